@@ -69,6 +69,58 @@ type Store struct {
 	DeadLetters DeadLetters `json:"deadLetters"`
 	// Free disk space below which the watches pause.
 	MinFree resource.Quantity `json:"minFree"`
+	// Journal in NATS JetStream from which further replicas follow the store. The replica that leads does all the work. Takes effect at a restart.
+	Journal *Journal `json:"journal,omitempty"`
+}
+
+// Journal replicates the store: what a quorum of the stream's servers has is recorded, and survives the loss of a replica with its disk.
+type Journal struct {
+	// Connection to the servers.
+	NATS JournalNATS `json:"nats"`
+	// Stream of this store alone, made if it is missing. It takes the subject watcherd.journal.STREAM.
+	Stream string `json:"stream"`
+	// Servers that have the stream: 3 or 5. Default: 3.
+	Replicas int `json:"replicas,omitempty"`
+	// Bytes of the stream that is made. The oldest entries go at half of it; a replica that is further behind needs a copy of the store. Default: 8Gi.
+	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
+	// How long the leader may be silent before another replica takes over, at least 3s. Default: 5s.
+	TakeOverAfter time.Duration `json:"takeOverAfter,omitempty"`
+	// Key of the encryption of what is in the stream, at least 16 bytes, the same for all replicas.
+	EncryptionKey Secret `json:"encryptionKey"`
+	// Earlier keys, with which entries can be read still.
+	OldEncryptionKeys []Secret `json:"oldEncryptionKeys,omitempty"`
+}
+
+// JournalNATS is the connection to the servers of a journal.
+type JournalNATS struct {
+	// URLs of servers: nats://, tls://, ws:// or wss://, without user and password.
+	URLs []string `json:"urls"`
+	// User authenticates together with Password. One way to authenticate at most.
+	User string `json:"user,omitempty"`
+	// Password of User.
+	Password *Secret `json:"password,omitempty"`
+	// Token authenticates.
+	Token *Secret `json:"token,omitempty"`
+	// File with a user's JWT and key, as nsc writes them.
+	CredentialsFile string `json:"credentialsFile,omitempty"`
+	// File with the seed of an nkey.
+	NkeySeedFile string `json:"nkeySeedFile,omitempty"`
+	// Files to trust and to present; any of them demands TLS.
+	TLS JournalTLS `json:"tls,omitzero"`
+	// Bound of an attempt to connect, and of a round trip. Default: 5s.
+	Timeout time.Duration `json:"timeout,omitempty"`
+}
+
+// JournalTLS names the files of TLS with the servers of a journal.
+type JournalTLS struct {
+	// PEM certificates to trust instead of the system's.
+	CAFile string `json:"caFile,omitempty"`
+	// PEM client certificate and its chain.
+	CertFile string `json:"certFile,omitempty"`
+	// PEM key of certFile.
+	KeyFile string `json:"keyFile,omitempty"`
+	// Name to verify instead of the host's.
+	ServerName string `json:"serverName,omitempty"`
 }
 
 // Secret names where a secret value is to be found: one of both.

@@ -56,7 +56,7 @@ var (
 		snapshot drop keep redact redactPresets onMissing events when onError changed sample labels maxSeries payload enrich per for sinks
 		format contentType maxEvents maxWait initial max poisonAttempts concurrency onOversize startFrom compress maxOpenFiles pretty
 		method timeout maxEventBytes accept serverName scopes subject subjects stream storage replicas duplicateWindow topic mode acks
-		compression maxMessageBytes partitions mechanism timestamps index tombstones schema tables`)
+		takeOverAfter compression maxMessageBytes partitions mechanism timestamps index tombstones schema tables`)
 	addresses = []string{"url", "urls", "endpoint", "proxyURL", "tokenURL", "brokers"}
 
 	// confidentialKey is of values in which only the names of variables and files are shown.

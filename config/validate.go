@@ -2,12 +2,14 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
@@ -155,10 +157,38 @@ func (k *checker) store() {
 	}
 	k.require(s.Retention.MaxAge >= 0, "store.retention.maxAge", "must not be negative; 0 keeps nothing that every sink has taken")
 	k.require(s.DeadLetters.MaxAge >= 0, "store.deadLetters.maxAge", "must not be negative; 0s keeps dead letters until they are retried or dropped")
+	if s.Journal != nil {
+		k.journal(s.Journal)
+	}
 	k.require(s.DeadLetters.MaxBytes.Value() > 0, "store.deadLetters.maxBytes", "must be above 0")
 	k.require(s.DeadLetters.MaxBytes.Value() <= s.MaxBytes.Value()/2, "store.deadLetters.maxBytes", "must not be above half of store.maxBytes (%s), which holds the backlog too", s.MaxBytes.String())
 	k.require(s.Retention.MaxBytes.Value() <= s.MaxBytes.Value(), "store.retention.maxBytes", "must not be above store.maxBytes (%s), which holds the backlog too", s.MaxBytes.String())
 }
+
+func (k *checker) journal(j *Journal) {
+	const path = "store.journal."
+	k.require(len(j.NATS.URLs) > 0, path+"nats.urls", "required, for example [nats://nats-0.nats:4222, nats://nats-1.nats:4222]")
+	k.require(streamName.MatchString(j.Stream), path+"stream", "required: letters, digits, - and _")
+	k.require(j.Replicas == 0 || j.Replicas == 3 || j.Replicas == 5, path+"replicas", "must be 3 or 5: fewer lose entries with a server")
+	k.require(j.MaxBytes.IsZero() || j.MaxBytes.Value() >= minJournal, path+"maxBytes", "must be at least 256Mi")
+	k.require(j.TakeOverAfter == 0 || j.TakeOverAfter >= 3*time.Second, path+"takeOverAfter", "must be at least 3s: a leader that has nothing to write says so each second")
+	k.require(j.NATS.Timeout >= 0, path+"nats.timeout", "must not be negative")
+	secrets := map[string]*Secret{"encryptionKey": &j.EncryptionKey, "nats.password": j.NATS.Password, "nats.token": j.NATS.Token}
+	for i := range j.OldEncryptionKeys {
+		secrets[fmt.Sprintf("oldEncryptionKeys[%d]", i)] = &j.OldEncryptionKeys[i]
+	}
+	for _, key := range slices.Sorted(maps.Keys(secrets)) {
+		if s := secrets[key]; s != nil {
+			k.require((s.Env == "") != (s.File == ""), path+key, "name exactly one source: {env: NAME} or {file: PATH}")
+		}
+	}
+}
+
+// streamName is what the server takes and a file name can hold.
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
+
+// minJournal holds the largest commit several times.
+const minJournal = 256 << 20
 
 // minStore is the least budget a store can work with.
 const minStore = 16 << 20

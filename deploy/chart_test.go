@@ -132,19 +132,22 @@ func TestValues(t *testing.T) {
 	helm := testcluster.Tool(t, "helm")
 	const noRoles = "rbac: {create: false}\n"
 	for text, want := range map[string]string{
-		"conifg: x":                                               "conifg",
-		"image: {tag: 1}":                                         "tag",
-		"persistence: {size: big}":                                "size",
-		"persistence: {accessModes: [RWX]}":                       "accessModes",
-		"rbac: {clusterRules: [{verbs: []}]}":                     "clusterRules",
-		"config: {apiVersion: x}":                                 "config",
-		"config: 'apiVersion: x'":                                 "rbac.clusterRules",
-		noRoles + "config: 'apiVersion: x'":                       "admin.probes",
-		noRoles + "config: 'admin: {probes: \":9000\"}'":          "set admin.probes to \":8081\", or probes.port",
-		noRoles + "config: 'admin: {probes: \"127.0.0.1:8081\"}'": "cannot reach",
-		noRoles + "config: 'admin: {probes: \"[::1]:8081\"}'":     "cannot reach",
-		noRoles + "config: 'a: b: c'":                             "not YAML",
-		"existingConfigMap: mine":                                 "rbac.clusterRules",
+		"conifg: x":                                                   "conifg",
+		"image: {tag: 1}":                                             "tag",
+		"persistence: {size: big}":                                    "size",
+		"persistence: {accessModes: [RWX]}":                           "accessModes",
+		"rbac: {clusterRules: [{verbs: []}]}":                         "clusterRules",
+		"config: {apiVersion: x}":                                     "config",
+		"config: 'apiVersion: x'":                                     "rbac.clusterRules",
+		noRoles + "config: 'apiVersion: x'":                           "admin.probes",
+		noRoles + "config: 'admin: {probes: \":9000\"}'":              "set admin.probes to \":8081\", or probes.port",
+		noRoles + "config: 'admin: {probes: \"127.0.0.1:8081\"}'":     "cannot reach",
+		noRoles + "config: 'admin: {probes: \"[::1]:8081\"}'":         "cannot reach",
+		noRoles + "config: 'a: b: c'":                                 "not YAML",
+		"existingConfigMap: mine":                                     "rbac.clusterRules",
+		"replicas: 2":                                                 "store.journal",
+		noRoles + "replicas: 2\nconfig: 'admin: {probes: \":8081\"}'": "store.journal",
+		"replicas: 2\npersistence: {existingClaim: mine}":             "existingClaim",
 	} {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/heap"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/jetstream"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
@@ -63,7 +64,7 @@ func newRunCommand() *cobra.Command {
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
-				ConfigFile: configFile, Kinds: kinds.Builtin(), State: state, Policy: policy, REST: rest, ClusterName: cluster, Logger: log,
+				ConfigFile: configFile, Kinds: kinds.Builtin(), Journal: jetstream.Journal, State: state, Policy: policy, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/watcherd"
@@ -37,10 +38,10 @@ func (f *storeFlags) path() (string, error) {
 func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
-		Use: "store", Short: "Check or export the store of a stopped daemon, or back up that of a running one",
+		Use: "store", Short: "Check, export or adopt the store of a stopped daemon, or back up that of a running one",
 		RunE: helpOnly,
 	}
-	for _, stopped := range []*cobra.Command{newStoreCheckCommand(&flags), newStoreExportCommand(&flags)} {
+	for _, stopped := range []*cobra.Command{newStoreCheckCommand(&flags), newStoreExportCommand(&flags), newStoreAdoptCommand(&flags)} {
 		stopped.Flags().StringVar(&flags.dir, "store", "", "folder of the store")
 		stopped.Flags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")
 		cmd.AddCommand(stopped)
@@ -106,6 +107,28 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 	}
 }
 
+func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "adopt (--store DIR | --config FILE)",
+		Short: "Have the store of a stopped replica begin its journal anew",
+		Long: "Adopt is for replicas that refuse to run because their stores and the journal have different pasts, as after servers\n" +
+			"that lost what they had confirmed. The replica whose store goes on (watcherd store check prints how far each is) begins\n" +
+			"the journal anew at its next start. The others need copies of that store. All replicas must be stopped.",
+		Example: "  watcherd store adopt --config watcherd.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := flags.path()
+			if err == nil {
+				err = standby.Adopt(dir)
+			}
+			if err != nil {
+				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the store in %s begins the journal anew at the next start; replace those of the other replicas by copies of it\n", clean(dir))
+			return err
+		},
+	}
+}
+
 func printReport(w io.Writer, dir string, r *inspect.Report) error {
 	fmt.Fprintf(w, "store    %s, layout %d, %d files\n", clean(dir), r.Layout, r.Files)
 	fmt.Fprintf(w, "log      %s, %s, sequences %d to %d\n", plural(int(r.Records), "event"), size(r.RecordBytes), r.First, r.Last)
@@ -115,6 +138,9 @@ func printReport(w io.Writer, dir string, r *inspect.Report) error {
 		bytes += p.Bytes
 	}
 	fmt.Fprintf(w, "ledger   %s, %s, of %s\n", plural(int(objects), "object"), size(bytes), plural(len(r.Partitions), "feed"))
+	if j := r.Journal; j.Last > 0 {
+		fmt.Fprintf(w, "journal  up to sequence %d of the stream, term %d\n", j.Last, j.Term)
+	}
 	for _, q := range r.Queues {
 		fmt.Fprintf(w, "sink     %s: %d queued (%s), %s\n", clean(q.Sink), q.Length, size(q.Bytes), plural(int(q.DeadLetters), "dead letter"))
 	}

@@ -19,6 +19,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -42,6 +43,7 @@ var metricSections = []struct {
 	{"Watches", []string{"watcherd_watch_", "watcherd_gap", "watcherd_quiet_", "watcherd_consistency_", "watcherd_stale_", "watcherd_notifications_", "watcherd_cached_"}},
 	{"Events, ledger and routes", []string{"watcherd_events_", "watcherd_route_", "watcherd_throttle_", "watcherd_committer_", "watcherd_ledger_", "watcherd_scrub_"}},
 	{"Store", []string{"watcherd_store_"}},
+	{"Journal (`store.journal`)", []string{"watcherd_journal_"}},
 	{"Sinks", []string{"watcherd_sink_"}},
 	{"Kinds of sinks", []string{"watcherd_elasticsearch_", "watcherd_file_", "watcherd_kafka_", "watcherd_nats_", "watcherd_object_", "watcherd_otlp_", "watcherd_plugin_", "watcherd_postgres_", "watcherd_redis_", "watcherd_webhook_"}},
 	{"Configuration", []string{"watcherd_config_"}},
@@ -119,6 +121,11 @@ func daemonMetrics() (map[string]metric, error) {
 	if err := watcherd.ExportClientGo(r); err != nil {
 		return nil, err
 	}
+	member, err := standby.New(standby.Config{Registerer: r})
+	if err != nil {
+		return nil, err
+	}
+	member.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)

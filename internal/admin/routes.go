@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"net"
@@ -89,7 +90,11 @@ func (s *Server) opened() http.Handler {
 			mux.ServeHTTP(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			problemf(http.StatusServiceUnavailable, "the daemon is starting: its store is being opened and checked; try again soon").write(w)
+			reason := "the daemon is starting: its store is being opened and checked; try again soon"
+			if j := s.cfg.Status().Store.Journal; j != nil {
+				reason = "this replica follows; ask the one that leads: " + cmp.Or(j.Leader, "not known yet")
+			}
+			problemf(http.StatusServiceUnavailable, "%s", reason).write(w)
 		}
 	})
 }

@@ -54,6 +54,9 @@ type Config struct {
 	Rate     Rate     // default no bound
 	Oversize Oversize // default OversizeDeadLetter
 
+	// Hold returns nil when a write may begin, or the context's error. nil: at any time.
+	Hold func(context.Context) error
+
 	Paused bool // begin as after [Worker.Pause]
 
 	DrainTimeout time.Duration // bounds writes in flight after Run's ctx is done; default 10 s

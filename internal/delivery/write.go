@@ -28,6 +28,11 @@ func (e *engine) write(ctx context.Context, b *batch) (err error) {
 			err = sinks.Poison(&panicError{value: v, stack: debug.Stack(), hash: stackHash()})
 		}
 	}()
+	if e.cfg.Hold != nil {
+		if err := e.cfg.Hold(ctx); err != nil {
+			return err
+		}
+	}
 	return e.sink.Write(ctx, b.events)
 }
 

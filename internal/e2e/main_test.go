@@ -15,9 +15,14 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
-func TestMain(m *testing.M) { testcluster.Main(m) }
+func TestMain(m *testing.M) {
+	if !natstest.Main() {
+		testcluster.Main(m)
+	}
+}
 
 // patience is how long a test waits for a condition before it gives up. It is no
 // expectation of speed: a loaded machine may take most of it.

@@ -61,9 +61,11 @@ type Config struct {
 	// InformerName names the informers in client-go's metrics; "" keeps them out. It
 	// must be unique in the process.
 	InformerName string
-	RedactionKey []byte           // nil: the store's own
-	Drain        time.Duration    // how long deliveries in flight may take at the end
-	Now          func() time.Time // nil: time.Now
+	RedactionKey []byte // nil: the store's own
+	// Hold returns nil when a delivery may begin; nil: at any time.
+	Hold  func(context.Context) error
+	Drain time.Duration    // how long deliveries in flight may take at the end
+	Now   func() time.Time // nil: time.Now
 }
 
 // Manager owns the pipeline. Make one with [New], call [Manager.Run] once, and

@@ -119,6 +119,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Delivery:     spec.Delivery,
 		Retry:        spec.Retry,
 		Rate:         spec.Rate,
+		Hold:         m.cfg.Hold,
 		Paused:       paused,
 		Oversize:     spec.OnOversize,
 		DrainTimeout: m.cfg.Drain / 2,

@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // Compile makes the state that c asks for; the State may share its strings. The error is a
@@ -37,6 +40,9 @@ func Compile(c *config.Config) (*State, error) {
 	if key := c.Store.RedactionKey; key != nil {
 		s.Store.RedactionKey = sinks.Secret(*key)
 	}
+	if c.Store.Journal != nil {
+		s.Store.Journal = k.journal(c.Store.Journal)
+	}
 	for i := range c.Watches {
 		s.Watches = append(s.Watches, k.watch(i))
 	}
@@ -53,6 +59,29 @@ func Compile(c *config.Config) (*State, error) {
 	s.Warnings = k.warnings(s.Routes)
 	s.Hash, s.Masked = hashOf(s), c.Masked()
 	return s, nil
+}
+
+func (k *compiler) journal(c *config.Journal) *Journal {
+	secret := func(s *config.Secret) sinks.Secret {
+		if s == nil {
+			return sinks.Secret{}
+		}
+		return sinks.Secret(*s)
+	}
+	n := &c.NATS
+	j := &Journal{
+		NATS: natsconfig.Config{
+			URLs: n.URLs, User: n.User, Password: secret(n.Password), Token: secret(n.Token),
+			CredentialsFile: n.CredentialsFile, NkeySeedFile: n.NkeySeedFile, TLS: sinks.TLS(n.TLS), Timeout: cmp.Or(n.Timeout, 5*time.Second),
+		},
+		Stream: c.Stream, Replicas: cmp.Or(c.Replicas, 3), MaxBytes: cmp.Or(c.MaxBytes.Value(), 8<<30),
+		TakeOverAfter: cmp.Or(c.TakeOverAfter, 5*time.Second), EncryptionKey: secret(&c.EncryptionKey),
+	}
+	for i := range c.OldEncryptionKeys {
+		j.OldEncryptionKeys = append(j.OldEncryptionKeys, secret(&c.OldEncryptionKeys[i]))
+	}
+	k.faultsBelow("store.journal.nats", j.NATS.Validate())
+	return j
 }
 
 // compiler collects the faults of one configuration.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // State is what a configuration asks for. It is immutable.
@@ -76,6 +78,18 @@ type Store struct {
 	RetentionMaxAge                      time.Duration
 	DeadLetterMaxBytes                   int64
 	DeadLetterMaxAge                     time.Duration
+	Journal                              *Journal // nil: none
+}
+
+// Journal is where the store's journal is.
+type Journal struct {
+	NATS              natsconfig.Config // without name, folder and log
+	Stream            string
+	Replicas          int
+	MaxBytes          int64
+	TakeOverAfter     time.Duration
+	EncryptionKey     sinks.Secret
+	OldEncryptionKeys []sinks.Secret
 }
 
 // Admin is the HTTP side. Empty strings mean none.
@@ -200,7 +214,7 @@ func Diff(old, new *State) Plan {
 		ConsistencyCheckChanged: old.ConsistencyCheck != new.ConsistencyCheck,
 	}
 	limits := new.Store
-	limits.Path, limits.RedactionKey = old.Store.Path, old.Store.RedactionKey
+	limits.Path, limits.RedactionKey, limits.Journal = old.Store.Path, old.Store.RedactionKey, old.Store.Journal
 	p.StoreChanged = old.Store != limits
 	p.NeedsRestart = diffFixed(old, new)
 	return p
@@ -221,6 +235,7 @@ func diffFixed(old, new *State) (keys []string) {
 		{"admin.tls", a.CertFile != b.CertFile || a.KeyFile != b.KeyFile || a.ClientCAFile != b.ClientCAFile},
 		{"cluster.name", old.Cluster != new.Cluster},
 		{"kubeAPI", old.KubeAPI != new.KubeAPI},
+		{"store.journal", !reflect.DeepEqual(old.Store.Journal, new.Store.Journal)},
 		{"store.path", old.Store.Path != new.Store.Path},
 		{"store.redactionKey", old.Store.RedactionKey != new.Store.RedactionKey},
 	} {

@@ -55,6 +55,9 @@ type Check struct {
 // failing sink, store budget or API server is not one: a restart would not fix it.
 func (s *Status) Live(now time.Time) []Check {
 	commit := Check{Name: "commit"}
+	if j := s.Store.Journal; j != nil && j.Lag > journalLag {
+		return []Check{commit} // its servers are away
+	}
 	if s.Store.CommitStuck > stuck {
 		commit.fail("a commit to the store hangs for %s", s.Store.CommitStuck.Round(time.Second))
 	}
@@ -67,7 +70,11 @@ func (s *Status) Live(now time.Time) []Check {
 
 // Checks returns the condition of every part at a time.
 func (s *Status) Checks(now time.Time) []Check {
-	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig(), s.checkPipeline(), s.checkDiscovery()}
+	list := []Check{s.checkStopping(), s.checkStore()}
+	if s.follows() {
+		return list
+	}
+	list = append(list, s.checkConfig(), s.checkPipeline(), s.checkDiscovery())
 	for i := range s.Watches {
 		list = s.Watches[i].checks(list, now)
 	}
@@ -105,13 +112,25 @@ func (s *Status) checkStopping() Check {
 	return c
 }
 
+// journalLag is how far behind its journal a replica may be that is ready to take over, and how long a leader may have
+// appended nothing.
+const journalLag = 5 * time.Second
+
+// follows reports whether the process only follows another replica.
+func (s *Status) follows() bool { return s.Store.Journal != nil && s.Store.Journal.Role == Follower }
+
 func (s *Status) checkStore() Check {
 	c := Check{Name: "store"}
-	switch {
+	switch j := s.Store.Journal; {
+	case s.follows() && j.Lag > journalLag:
+		c.fail("this replica follows %s, and has not had all of its journal for %s", cmp.Or(j.Leader, "nobody yet"), j.Lag.Round(time.Second))
+	case s.follows():
 	case s.Store.Opening:
 		c.fail("it is being opened and checked")
 	case s.Store.Failed != "":
 		c.fail("%s", s.Store.Failed)
+	case j != nil && j.Lag > journalLag:
+		c.fail("the journal takes nothing since %s; nothing is recorded or delivered until it does", j.Lag.Round(time.Second))
 	case s.Store.CommitStuck > stuck:
 		c.fail("a commit hangs for %s", s.Store.CommitStuck.Round(time.Second))
 	case s.Store.Paused:

@@ -53,7 +53,25 @@ type Store struct {
 	LastEvent    uint64        `json:"lastEvent"`             // of the newest; 0 if there never was one
 	LoggedEvents int64         `json:"loggedEvents"`
 	LoggedBytes  int64         `json:"loggedBytes"`
+	Journal      *Journal      `json:"journal,omitempty"` // nil: the store has no replicas
 }
+
+// Journal is this process's part in a store with replicas.
+type Journal struct {
+	Stream  string        `json:"stream"`
+	Replica string        `json:"replica"` // HOST/ID; empty until the store's folder is open
+	Role    string        `json:"role"`    // leader or follower
+	Leader  string        `json:"leader"`  // the replica that leads or led last; empty if not known
+	Term    uint64        `json:"term"`    // number of the leader, counted from 1
+	Last    uint64        `json:"last"`    // sequence, in the stream, of the last entry in the store's folder
+	Lag     time.Duration `json:"lag"`     // since the replica had all there is; of the leader, since its last append; ns
+}
+
+// The roles of a replica.
+const (
+	Leader   = "leader"
+	Follower = "follower"
+)
 
 // Pipeline is the feed's part.
 type Pipeline struct {

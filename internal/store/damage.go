@@ -105,8 +105,8 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	if !ok {
 		next = tail + 1
 	}
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	if q.isPurged() {
 		return tail, nil
 	}

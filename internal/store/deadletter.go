@@ -120,8 +120,8 @@ func (q *Queue) setUnreadable(position uint64) error {
 func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Letter) error {
 	// Not only for reading: the head that take counts must not be on disk before an
 	// acknowledgement that it includes.
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	if rewrites != q.s.rewrites.Load() {
 		var err error
 		value, err = q.payload(sl)

@@ -164,8 +164,8 @@ func (q *Queue) detach() (copied int64, moved bool, err error) {
 }
 
 func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	if c.rewrites != q.s.rewrites.Load() {
 		if c, err = q.attached(); err != nil || c.last == 0 {
 			return 0, false, err

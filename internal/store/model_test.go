@@ -83,16 +83,26 @@ type machine struct {
 	next  uint64
 	seed  uint64
 	clock time.Time
+
+	journal *testJournal // nil: without
+	standby *vfs.MemFS   // of the journal's other directory
 }
 
 func newMachine(t *rapid.T) *machine {
 	x := &machine{fs: vfs.NewCrashableMem(), m: newModel(), next: 1, clock: testEpoch}
+	if rapid.Bool().Draw(t, "journal") {
+		x.journal, x.standby = &testJournal{}, vfs.NewCrashableMem()
+	}
 	x.reopen(t)
 	x.synced()
 	return x
 }
 
 func (x *machine) reopen(t *rapid.T) {
+	if x.journal != nil {
+		x.takeOver(t)
+		return
+	}
 	s, err := Open("store", Options{firstSequence: 1, FS: x.fs})
 	if err != nil {
 		t.Fatalf("open: %v", err)
@@ -549,6 +559,9 @@ func TestModel(t *testing.T) {
 		x := newMachine(t)
 		defer func() {
 			x.must(t, x.s.Close())
+			if x.journal != nil {
+				x.checkStandby(t)
+			}
 			report, err := inspect.CheckFS(x.fs, "store")
 			x.must(t, err)
 			if !report.OK() {

@@ -61,6 +61,9 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
+	// Journal, if not nil, takes every batch before the directory does. The store does not
+	// close it.
+	Journal Journal
 
 	// firstSequence is the smallest sequence to hand out; taken from the clock if 0.
 	firstSequence uint64
@@ -107,7 +110,7 @@ var (
 	// should exit and start again.
 	ErrFailed = errors.New("the store failed")
 	// ErrStolen is an ErrFailed whose cause is another process that opened the
-	// same directory.
+	// same directory, or took over its journal.
 	ErrStolen = engine.ErrStolen
 	// ErrClosed: the call came after Close.
 	ErrClosed = errors.New("the store is closed")

@@ -276,7 +276,7 @@ func (q *Queue) Ack(positions ...uint64) error {
 	if acked.Count == 0 {
 		return b.Close()
 	}
-	return q.s.applyLazily(b)
+	return q.s.acknowledge(b)
 }
 
 // take removes entries from the window and writes their deletion, with the

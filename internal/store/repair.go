@@ -262,12 +262,13 @@ func (s *Store) restate(lost, uncounted []layout.Range) error {
 		defer func() { <-s.appending }()
 	}
 	queues := s.sinks.all()
+	var unlock []func()
 	for _, q := range queues {
-		q.settling.Lock()
+		unlock = append(unlock, q.lockSettling())
 	}
 	defer func() {
-		for _, q := range queues {
-			q.settling.Unlock()
+		for _, f := range unlock {
+			f()
 		}
 	}()
 	b := s.db.NewBatch()
@@ -416,8 +417,8 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	if !ok {
 		return nil
 	}
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	b := q.s.db.NewBatch()
 	q.mu.Lock()
 	before, head, tail := q.total.Count, q.window.head(), q.tail
@@ -485,8 +486,8 @@ func (q *Queue) recountLetters(r layout.Range) error {
 		return q.s.failure
 	}
 	defer func() { <-q.s.appending }()
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	var found layout.Counter
 	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
 	err := salvage.Scan(q.s.db, lower, upper, func(_, value []byte) error {

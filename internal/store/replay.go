@@ -186,8 +186,8 @@ func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64, 
 		return b.err
 	}
 	b.hold()
-	q.settling.Lock() // the queue is rewritten after the log
-	defer q.settling.Unlock()
+	unlock := q.lockSettling() // the queue is rewritten after the log
+	defer unlock()
 	if rewrites != s.rewrites.Load() {
 		return errRewritten
 	}

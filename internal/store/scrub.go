@@ -89,8 +89,8 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	defer s.life.leave()
 	last, end = after, true
 	b := s.db.NewBatch()
-	q.settling.Lock() // entries are not removed before the write
-	defer q.settling.Unlock()
+	unlock := q.lockSettling() // entries are not removed before the write
+	defer unlock()
 	q.mu.Lock()
 	lower := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(after+1, q.window.head()))
 	q.mu.Unlock()
@@ -143,8 +143,8 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	}
 	b.hold() // excludes settle
 	// Letters made with a payload from before the rewrite of the log come first.
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	last, end = after, true
 	var change layout.Counter
 	size := 0
@@ -213,8 +213,8 @@ func (s *Store) renewLogs(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		b := s.db.NewBatch()
-		if err := s.apply(b, pebble.Sync, b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil)); err != nil {
+		b := s.db.NewBatch() // of this directory alone, not of its journal
+		if err := errors.Join(b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil), s.applyNow(b, pebble.Sync), b.Close()); err != nil {
 			return err
 		}
 		if err := s.db.Flush(); err != nil {

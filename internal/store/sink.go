@@ -151,8 +151,8 @@ func (s *Store) PurgeSink(name string) error {
 		return b.err
 	}
 	b.hold()
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	unlock := q.lockSettling()
+	defer unlock()
 	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter, layout.PrefixPin} {
 		lower, upper := layout.SinkRange(prefix, q.id)
 		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))

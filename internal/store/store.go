@@ -49,8 +49,9 @@ type Store struct {
 	// again if it has changed.
 	rewrites atomic.Uint64
 
-	writes  chan write     // to a goroutine that has nothing to write
-	writers sync.WaitGroup // these goroutines
+	writes    chan write     // to a goroutine that has nothing to write
+	writers   sync.WaitGroup // these goroutines
+	sequencer *sequencer     // nil without a journal
 
 	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
@@ -67,6 +68,18 @@ type Store struct {
 //
 // Pebble's background goroutines run until Close.
 func Open(dir string, o Options) (*Store, error) {
+	s, err := newStore(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.files.Close())
+	}
+	return s, nil
+}
+
+// newStore locks the directory.
+func newStore(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
 	if o.firstSequence == 0 {
 		var err error
@@ -92,13 +105,14 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.open(); err != nil {
-		return nil, errors.Join(err, s.files.Close())
+	if o.Journal != nil {
+		s.sequencer = newSequencer(o.Journal)
 	}
 	return s, nil
 }
 
-func (s *Store) open() (err error) {
+// openFiles opens Pebble.
+func (s *Store) openFiles() (err error) {
 	if err := s.files.Take(); err != nil {
 		return err
 	}
@@ -113,15 +127,23 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	s.db = db
+	if err := s.checkFormat(); err != nil {
+		s.files.Release()
+		return errors.Join(err, db.Close())
+	}
+	return nil
+}
+
+func (s *Store) open() (err error) {
+	if err := s.openFiles(); err != nil {
+		return err
+	}
 	defer func() {
 		if err != nil {
 			s.files.Release()
-			err = errors.Join(err, db.Close())
+			err = errors.Join(err, s.db.Close())
 		}
 	}()
-	if err := s.checkFormat(); err != nil {
-		return err
-	}
 	if err := s.load(); err != nil {
 		return openError(s.dir, err)
 	}
@@ -135,7 +157,12 @@ func (s *Store) open() (err error) {
 	return s.measure()
 }
 
-func (s *Store) load() error {
+func (s *Store) load() (err error) {
+	if s.sequencer != nil {
+		if s.sequencer.position, err = s.position(); err != nil {
+			return err
+		}
+	}
 	position, err := s.counter(layout.KindPosition, 0)
 	if err != nil {
 		return err
@@ -234,10 +261,20 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) e
 		return err
 	}
 	w := write{b, wo, make(chan error, 1)}
-	select {
-	case s.writes <- w:
-	default:
-		s.writers.Go(func() { s.writer(w) })
+	if s.sequencer != nil {
+		s.sequencer.start.Do(func() { s.writers.Go(s.sequence) })
+		select {
+		case s.writes <- w:
+		case <-s.failed:
+			s.life.leave()
+			return s.failure
+		}
+	} else {
+		select {
+		case s.writes <- w:
+		default:
+			s.writers.Go(func() { s.writer(w) })
+		}
 	}
 	select {
 	case err := <-w.done:
@@ -287,7 +324,7 @@ func (s *Store) applyLazily(b *pebble.Batch, errs ...error) error {
 
 // syncLazy makes the writes of applyLazily durable.
 func (s *Store) syncLazy() error {
-	if !s.lazy.Swap(false) {
+	if !s.lazy.Swap(false) || s.sequencer != nil {
 		return nil
 	}
 	if err := s.use(); err != nil {
@@ -317,8 +354,8 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 // closeFailedWait bounds the wait for calls in progress when a failed store is closed.
 const closeFailedWait = 5 * time.Second
 
-// Close waits for calls in progress, syncs acks and releases the directory. A second
-// Close returns nil. The cause of a failed store is in Err only.
+// Close waits for calls in progress, syncs acks and releases the directory; a journal that does not answer fails
+// the store after closeFailedWait. A second Close returns nil. The cause of a failed store is in Err only.
 func (s *Store) Close() error {
 	if !s.life.end() {
 		return nil
@@ -327,12 +364,24 @@ func (s *Store) Close() error {
 	if s.Err() != nil {
 		return s.closeFailed()
 	}
+	written := make(chan struct{})
+	if s.sequencer != nil {
+		stop := time.AfterFunc(closeFailedWait, s.sequencer.cancel)
+		defer stop.Stop()
+	}
+	go func() {
+		defer close(written)
+		<-s.life.idle
+		s.writers.Wait()
+	}()
 	select {
-	case <-s.life.idle:
+	case <-written:
 	case <-s.failed:
 		return s.closeFailed()
 	}
-	s.writers.Wait()
+	if s.Err() != nil { // of the last acks
+		return s.closeFailed()
+	}
 	return errors.Join(s.db.Close(), s.files.Close())
 }
 

@@ -83,7 +83,7 @@ func (p *parts) status() *status.Status {
 		s.Config, s.Store, s.Pipeline = p.config(), p.store(), p.reader.Status()
 	default:
 		s.Config.File, s.Config.Hash = p.d.ConfigFile, p.st.Hash
-		s.Store = status.Store{Path: p.st.Store.Path, Opening: true, DiskFree: -1}
+		s.Store = status.Store{Path: p.st.Store.Path, Opening: true, DiskFree: -1, Journal: p.journal()}
 		s.Undiscovered = true
 		return s
 	}
@@ -144,11 +144,27 @@ func (p *parts) store() status.Store {
 		Bytes: h.Bytes, MaxBytes: h.MaxBytes, DiskFree: h.DiskFree, MinFree: h.MinFree,
 		LastCommit: h.LastCommit, CommitStuck: h.CommitStuck,
 		FirstEvent: log.First, LastEvent: log.Last, LoggedEvents: log.Records, LoggedBytes: log.Bytes,
+		Journal: p.journal(),
 	}
 	if h.Failed != nil {
 		s.Failed = h.Failed.Error()
 	}
 	return s
+}
+
+// journal is nil without one.
+func (p *parts) journal() *status.Journal {
+	if p.d.member == nil {
+		return nil
+	}
+	now := p.d.member.State()
+	j := &status.Journal{
+		Stream: p.st.Store.Journal.Stream, Replica: now.Replica, Role: status.Follower, Leader: now.Leader, Term: now.Term, Last: now.Last, Lag: p.d.member.Lag(),
+	}
+	if now.Leads {
+		j.Role = status.Leader
+	}
+	return j
 }
 
 func (p *parts) View(name string) (admin.View, error) {

@@ -27,6 +27,7 @@ import (
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -54,6 +55,9 @@ type Options struct {
 	ClusterName string
 	// Kinds are the kinds of sinks; required. kinds.Builtin has those of the program.
 	Kinds sinks.Kinds
+	// Journal keeps the journal of a configuration with store.journal, which is not valid without:
+	// jetstream.Journal of pkg/watcherd/jetstream.
+	Journal replica.Opener
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
 	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.
@@ -114,8 +118,11 @@ func (o *Options) setDefaults() error {
 // An unavailable API server is not an error.
 func Run(ctx context.Context, o Options) error { return run(ctx, o, openStore) }
 
+// opener opens the store, with a journal or nil.
+type opener func(*plan.State, Options, store.Journal) (*store.Store, error)
+
 // run is Run with a way to open the store.
-func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store.Store, error)) error {
+func run(ctx context.Context, o Options, open opener) error {
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
@@ -139,6 +146,9 @@ func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store
 		spool: filepath.Join(st.Store.Path, spoolDir),
 	}
 	err = d.run(ctx, st)
+	if d.member != nil {
+		defer d.member.Close()
+	}
 	if d.store == nil {
 		return err
 	}
@@ -151,16 +161,23 @@ func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store
 	return err
 }
 
-func openStore(st *plan.State, o Options) (*store.Store, error) {
-	if err := makePrivate(st.Store.Path, o.Logger); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
-	}
-	opened, err := store.Open(st.Store.Path, store.Options{
+// storeOptions are those of the store without a journal.
+func storeOptions(st *plan.State, o Options) store.Options {
+	return store.Options{
 		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
 		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
 		DeadLetterMaxAge: st.Store.DeadLetterMaxAge, DeadLetterMaxBytes: st.Store.DeadLetterMaxBytes,
 		Logger: o.Logger, Registerer: o.Registerer,
-	})
+	}
+}
+
+func openStore(st *plan.State, o Options, j store.Journal) (*store.Store, error) {
+	if err := makePrivate(st.Store.Path, o.Logger); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
+	options := storeOptions(st, o)
+	options.Journal = j
+	opened, err := store.Open(st.Store.Path, options)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
@@ -225,9 +242,10 @@ type daemon struct {
 	cluster string
 	dir     string
 	spool   string
-	open    func(*plan.State, Options) (*store.Store, error)
-	store   *store.Store // nil until it is open
-	local   *admin.Local // for Foreground; nil without one
+	open    opener
+	store   *store.Store   // nil until it is open
+	member  replica.Member // nil without a journal
+	local   *admin.Local   // for Foreground; nil without one
 	log     *slog.Logger
 }
 
@@ -256,6 +274,11 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if d.Foreground != nil {
 		d.local = admin.NewLocal()
 	}
+	if st.Store.Journal != nil {
+		if d.member, err = d.newMember(st); err != nil {
+			return err
+		}
+	}
 	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done(), opened: make(chan struct{})}
 	server, err := d.listenAdmin(ctx, p)
 	if err != nil {
@@ -266,7 +289,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	keepers, kctx := errgroup.WithContext(background)
 	keepers.Go(func() error { return server.Run(kctx) })
 
-	if d.store, err = d.open(st, d.Options); err == nil {
+	if st, err = d.openOrFollow(ctx, st); err == nil {
 		err = emptyDir(d.spool)
 	}
 	if err == nil {
@@ -274,10 +297,18 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	}
 	if err != nil {
 		stopBackground()
-		return errors.Join(err, keepers.Wait())
+		err = errors.Join(err, keepers.Wait())
+		if d.member != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			d.log.Info("watcherd stopped")
+			return nil // it followed until then
+		}
+		return err
 	}
 	close(p.opened)
 	keepers.Go(func() error { return d.store.Run(kctx) })
+	if d.member != nil {
+		keepers.Go(func() error { return d.member.Run(kctx) })
+	}
 	if d.Foreground != nil {
 		group.Go(func() error {
 			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.CatchUp}); err != nil {
@@ -309,6 +340,48 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	return d.verdict(ctx, errors.Join(err, keepers.Wait()))
 }
 
+// openOrFollow opens the store. With a journal, it returns when this replica leads, with the configuration as it is
+// then.
+func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.State, err error) {
+	if d.member == nil {
+		d.store, err = d.open(st, d.Options, nil)
+		return st, err
+	}
+	if d.store, err = d.member.Lead(ctx); err != nil {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, ErrStoreOpen) {
+			err = fmt.Errorf("%w: %w", ErrStoreOpen, err)
+		}
+		return st, err
+	}
+	if d.ConfigFile == "" {
+		return st, nil
+	}
+	now, err := LoadWithin(d.ConfigFile, d.Kinds, d.Policy)
+	if err != nil {
+		d.log.Warn("the configuration was changed and is not valid; that of the start is used", "error", err)
+		return st, nil
+	}
+	return now, nil
+}
+
+func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
+	if d.Journal == nil {
+		return nil, fmt.Errorf("%w: store.journal: this program keeps no journal; it must set watcherd.Options.Journal", ErrConfig)
+	}
+	if err := makePrivate(st.Store.Path, d.log); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
+	m, err := d.Journal(replica.Config{
+		Journal: *st.Store.Journal, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
+		Open: func(j store.Journal) (*store.Store, error) { return d.open(st, d.Options, j) },
+		Log:  d.log, Registerer: d.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return m, nil
+}
+
 // build makes the parts that the admin listener shows. It starts nothing.
 func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	var err error
@@ -319,7 +392,12 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if err != nil {
 		return err
 	}
+	var hold func(context.Context) error
+	if d.member != nil {
+		hold = d.member.Hold
+	}
 	p.manager, err = pipeline.New(pipeline.Config{
+		Hold:    hold,
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
 		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,

@@ -29,6 +29,8 @@ type Report struct {
 	Queues     []QueueReport
 	// Meta is the number of metadata values.
 	Meta int64
+	// Journal is what the store has of its journal; zero without one.
+	Journal layout.Position
 	// Files is the number of table files, Damaged those that fail a checksum.
 	Files   int
 	Damaged []FileDamage
@@ -152,6 +154,10 @@ func (c *checker) run() {
 	c.deadLetters()
 	c.states()
 	c.scan(layout.PrefixMeta, func(_, _ []byte) error { c.report.Meta++; return nil })
+	c.scan(layout.PrefixJournal, func(_, value []byte) (err error) {
+		c.report.Journal, err = layout.ParsePosition(value)
+		return err
+	})
 	c.compare()
 }
 

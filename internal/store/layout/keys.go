@@ -24,6 +24,7 @@ import (
 //	f "format"             version of this layout (uint32)
 //	h sequence64           headlines of the caller's: of the records up to the sequence, after
 //	                         the key before (headlines.go)
+//	j                      what the directory has of its journal (see Position)
 //	k sequence64           mark: a segment of the log begins (retention.go)
 //	l sequence64           log record: time64 lane64 size32 payload
 //	m key                  metadata of the caller
@@ -45,6 +46,7 @@ const (
 	PrefixDeadLetter = 'd'
 	PrefixFormat     = 'f'
 	PrefixHeadline   = 'h'
+	PrefixJournal    = 'j'
 	PrefixMark       = 'k'
 	PrefixLog        = 'l'
 	PrefixMeta       = 'm'
@@ -134,6 +136,9 @@ func MetaKey(key string) []byte { return append([]byte{PrefixMeta}, key...) }
 
 // NoteKey returns the key of a sink's note.
 func NoteKey(sink uint32) []byte { return SinkPrefix(PrefixNote, sink) }
+
+// JournalKey returns the key of the journal's position.
+func JournalKey() []byte { return []byte{PrefixJournal} }
 
 // FormatKey returns the key of the layout's version.
 func FormatKey() []byte { return append([]byte{PrefixFormat}, "format"...) }

@@ -203,6 +203,34 @@ func ReasonClass(reason string) string {
 	return class
 }
 
+// Position is the entry of a journal that a directory has applied last. The zero value is that of
+// a directory without a journal.
+type Position struct {
+	// First and Last are the journal's sequences of the first and last part of the entry.
+	First, Last uint64
+	// Term is the number of the writer, counted from 1.
+	Term uint64
+	// Sum is the checksum of all entries up to this one.
+	Sum uint64
+}
+
+// Append appends the encoded position.
+func (p Position) Append(dst []byte) []byte {
+	for _, v := range [...]uint64{p.First, p.Last, p.Term, p.Sum} {
+		dst = binary.BigEndian.AppendUint64(dst, v)
+	}
+	return dst
+}
+
+// ParsePosition decodes a position.
+func ParsePosition(value []byte) (Position, error) {
+	if len(value) != 32 {
+		return Position{}, fmt.Errorf("position of %d bytes", len(value))
+	}
+	at := func(i int) uint64 { return binary.BigEndian.Uint64(value[8*i:]) }
+	return Position{First: at(0), Last: at(1), Term: at(2), Sum: at(3)}, nil
+}
+
 // Counter is a running total that is kept exact without reading it back: each
 // batch merges its difference in the same atomic write. Count and Bytes add up;
 // High only rises. Opening a store reads a handful of counters

@@ -13,6 +13,7 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
@@ -41,18 +42,18 @@ func TestLeaderIsKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes its time to elect leaders")
 	}
-	nodes := startCluster(t)
+	nodes := natstest.StartCluster(t)
 	var urls []string
 	for _, n := range nodes {
-		urls = append(urls, n.url)
+		urls = append(urls, n.URL)
 	}
 	nc, js := connect(t, strings.Join(urls, ","), client.MaxReconnects(-1), client.ReconnectWait(50*time.Millisecond))
 	defer nc.Close()
-	checkOneReplica(t, js, nodes[0].url)
+	checkOneReplica(t, js, nodes[0].URL)
 	leader := clusterStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, Replicas: 3})
-	victim := nodes[slices.IndexFunc(nodes, func(n *node) bool { return n.name == leader })]
+	victim := nodes[slices.IndexFunc(nodes, func(n *natstest.Node) bool { return n.Name == leader })]
 
-	c := configFor(victim.url, true) // the others are learnt from it
+	c := configFor(victim.URL, true) // the others are learnt from it
 	c.Timeout = sinks.Duration(2 * time.Second)
 	s := sinktest.Open(t, c)
 	const objects = 20
@@ -63,7 +64,7 @@ func TestLeaderIsKilled(t *testing.T) {
 		if len(rest) == 20*objects && failures == 0 {
 			go func() {
 				defer close(dead)
-				victim.kill()
+				victim.Kill()
 			}()
 		}
 		if len(rest) <= 2*objects { // whatever the timing, some come after its death

@@ -3,15 +3,14 @@ package nats
 import (
 	"context"
 	"errors"
-	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // Config is the `nats` block.
@@ -93,59 +92,34 @@ func NewConfig() *Config {
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
-	switch {
-	case c.URL != "" && len(c.URLs) > 0:
-		bad("urls", "keep one of url and urls")
-	case c.URL == "" && len(c.URLs) == 0:
-		bad("url", "required, for example nats://127.0.0.1:4222")
-	case c.URL != "":
-		errs = append(errs, validateURL("url", c.URL))
-	}
-	for i, u := range c.URLs {
-		errs = append(errs, validateURL("urls["+strconv.Itoa(i)+"]", u))
-	}
 	if _, err := parseSubject(c.Subject); err != nil {
 		bad("subject", err.Error())
 	}
-	if c.Timeout <= 0 {
-		bad("timeout", "must be above 0")
+	for path, secret := range map[string]*sinks.Secret{"password": c.Password, "token": c.Token} {
+		if secret != nil {
+			errs = append(errs, secret.Validate(path))
+		}
 	}
-	errs = append(errs, c.TLS.Validate("tls"), c.validateAuth())
+	connection := c.connection()
+	errs = append(errs, connection.Validate())
 	if c.JetStream != nil {
 		errs = append(errs, c.JetStream.validate())
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Config) validateAuth() error {
-	var errs []error
-	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
-	var ways []string
-	if c.User != "" || c.Password != nil {
-		ways = append(ways, "user")
-		if c.User == "" || c.Password == nil {
-			bad("user", "user and password belong together")
-		}
-	}
-	if c.Token != nil {
-		ways = append(ways, "token")
-	}
-	if c.CredentialsFile != "" {
-		ways = append(ways, "credentialsFile")
-	}
-	if c.NkeySeedFile != "" {
-		ways = append(ways, "nkeySeedFile")
-	}
-	if len(ways) > 1 {
-		bad(ways[1], "keep one way to authenticate: "+ways[0]+" is set too")
+// connection is how to connect, without the sink's name, folder and log.
+func (c *Config) connection() natsconfig.Config {
+	out := natsconfig.Config{
+		URL: c.URL, URLs: c.URLs, User: c.User, CredentialsFile: c.CredentialsFile, NkeySeedFile: c.NkeySeedFile, TLS: c.TLS, Timeout: c.Timeout.Std(),
 	}
 	if c.Password != nil {
-		errs = append(errs, c.Password.Validate("password"))
+		out.Password = *c.Password
 	}
 	if c.Token != nil {
-		errs = append(errs, c.Token.Validate("token"))
+		out.Token = *c.Token
 	}
-	return errors.Join(errs...)
+	return out
 }
 
 // streamName is what the server takes and a file name can hold.
@@ -174,23 +148,6 @@ func (j *JetStream) validate() error {
 		bad("maxAge", "maxAge, maxBytes and duplicateWindow must not be negative")
 	}
 	return errors.Join(errs...)
-}
-
-// validateURL never repeats the URL: it may hold a password.
-func validateURL(path, text string) error {
-	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" {
-		return &sinks.FieldError{Path: path, Msg: "is not a URL such as nats://127.0.0.1:4222"}
-	}
-	switch u.Scheme {
-	case "nats", "tls", "ws", "wss":
-	default:
-		return &sinks.FieldError{Path: path, Msg: "must begin with nats://, tls://, ws:// or wss://"}
-	}
-	if u.User != nil {
-		return &sinks.FieldError{Path: path, Msg: "must not hold a user, password or token: use user and password or token, which are read from {env: NAME} or {file: PATH}"}
-	}
-	return nil
 }
 
 // Defaults are the delivery settings for NATS: batches whose publishes are under

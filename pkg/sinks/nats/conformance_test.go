@@ -11,6 +11,7 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
@@ -23,7 +24,7 @@ const (
 // backend is a server to conform to.
 type backend struct {
 	url  string
-	node *node // nil: the server is part of this process
+	node *natstest.Node // nil: the server is part of this process
 	stop func()
 }
 
@@ -35,8 +36,8 @@ func inProcess(t *testing.T) *backend {
 }
 
 func ownProcess(t *testing.T) *backend {
-	n := startNode(t, spec{Name: "solo", Dir: t.TempDir(), Port: -1, User: "me", Password: canary, MaxPayload: maxPayload})
-	return &backend{url: n.url, node: n, stop: n.kill}
+	n := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, User: "me", Password: canary, MaxPayload: maxPayload})
+	return &backend{url: n.URL, node: n, stop: n.Kill}
 }
 
 func observe(t *testing.T, b *backend) (*client.Conn, jetstream.JetStream) {
@@ -59,9 +60,9 @@ func (b *backend) destination(t *testing.T, p *proxy, js bool) sinktest.Destinat
 		Secrets: []string{canary},
 	}
 	if b.node != nil {
-		d.Hang = func(*testing.T) { b.node.freeze() }
+		d.Hang = func(*testing.T) { b.node.Freeze() }
 		d.Repair = func(*testing.T) {
-			b.node.thaw()
+			b.node.Thaw()
 			p.mend()
 		}
 	}
@@ -101,7 +102,7 @@ func TestConformanceJetStream(t *testing.T) {
 					}
 				}
 				if b.node != nil {
-					d.Restart = func(*testing.T) { b.node.restart() }
+					d.Restart = func(*testing.T) { b.node.Restart() }
 				}
 				d.Stop = func() {
 					p.stop()

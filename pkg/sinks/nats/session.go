@@ -3,26 +3,22 @@ package nats
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
 )
 
 // session is a connection, which reconnects by itself, and its state.
 type session struct {
 	conn    *client.Conn
-	line    *line
+	line    natsclient.Line
 	js      jetstream.JetStream // nil for core NATS
 	alarm   *alarm              // rung by unsolicited messages of the server
 	closed  chan struct{}       // closed when the connection's goroutines have to stop
@@ -70,14 +66,14 @@ func (c *session) usable() error {
 // connect makes one attempt at all servers.
 func (s *sink) connect() (*session, error) {
 	timeout := s.config.Timeout.Std()
-	c := &session{alarm: newAlarm(), closed: make(chan struct{}), line: &line{dialer: net.Dialer{Timeout: timeout}}}
-	options, err := s.options(c)
-	if err != nil {
-		// A secret or file that is not there or cannot be read.
+	c := &session{alarm: newAlarm(), closed: make(chan struct{})}
+	connection := s.config.connection()
+	connection.Name, connection.Dir, connection.Log = "watcherd "+s.name, s.dir, s.log
+	var err error
+	c.conn, err = natsclient.Connect(&connection, &c.line, s.handlers(c)...)
+	if errors.Is(err, natsclient.ErrFiles) {
 		return nil, sinks.Pause(err)
 	}
-	servers := cmp.Or(s.config.URL, strings.Join(s.config.URLs, ","))
-	c.conn, err = client.Connect(servers, options...)
 	if err != nil {
 		return nil, classify(fmt.Errorf("connect: %w", err))
 	}
@@ -100,22 +96,9 @@ func (s *sink) connect() (*session, error) {
 // lanes of the sink.
 const maxPending = 4096
 
-func (s *sink) options(c *session) ([]client.Option, error) {
-	auth, err := s.auth()
-	if err != nil {
-		return nil, err
-	}
-	options := []client.Option{
-		client.Name("watcherd " + s.name),
-		client.Timeout(s.config.Timeout.Std()),
-		client.FlusherTimeout(s.config.Timeout.Std()),
-		client.SetCustomDialer(c.line),
-		client.MaxReconnects(-1),
-		client.ReconnectWait(500 * time.Millisecond),
-		client.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-		client.ReconnectBufSize(-1), // never publish into the void
-		client.IgnoreAuthErrorAbort(),
-		client.PingInterval(20 * time.Second),
+// handlers keep the session's state.
+func (s *sink) handlers(c *session) []client.Option {
+	return []client.Option{
 		client.DisconnectErrHandler(func(_ *client.Conn, err error) {
 			if err == nil { // closed by ourselves
 				return
@@ -139,98 +122,6 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 			}
 		}),
 	}
-	if auth != nil {
-		options = append(options, auth)
-	}
-	if files := s.config.TLS.In(s.dir); !files.IsZero() {
-		if _, err := files.Load(); err != nil {
-			return nil, err
-		}
-		options = append(options, client.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: files.ServerName}))
-		var pair client.TLSCertHandler
-		if files.CertFile != "" {
-			pair = files.Certificate
-		}
-		// Asked again at each connection.
-		options = append(options, client.ClientTLSConfig(pair, files.Roots))
-	}
-	return options, nil
-}
-
-// auth returns the option for the way to authenticate, nil for none. Everything
-// is read again at each connection.
-func (s *sink) auth() (client.Option, error) {
-	c := &s.config
-	switch {
-	case c.CredentialsFile != "":
-		path := sinks.InDir(s.dir, c.CredentialsFile)
-		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("credentialsFile: %w", err)
-		}
-		return client.UserCredentials(path), nil
-	case c.NkeySeedFile != "":
-		option, err := client.NkeyOptionFromSeed(sinks.InDir(s.dir, c.NkeySeedFile))
-		if err != nil {
-			return nil, fmt.Errorf("nkeySeedFile: %w", err)
-		}
-		return option, nil
-	case c.Password != nil:
-		read, err := s.rereader("password", c.Password.In(s.dir))
-		return client.UserInfoHandler(func() (string, string) { return c.User, read() }), err
-	case c.Token != nil:
-		read, err := s.rereader("token", c.Token.In(s.dir))
-		return client.TokenHandler(client.AuthTokenHandler(read)), err
-	default:
-		return nil, nil //nolint:nilnil // no authentication is a way, too
-	}
-}
-
-// rereader reads the secret now, and returns a function that reads it again and
-// keeps to the last value while that fails.
-func (s *sink) rereader(what string, secret sinks.Secret) (func() string, error) {
-	last, err := secret.Value()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return func() string { // called by the connection, one call at a time
-		if v, err := secret.Value(); err == nil {
-			last = v
-		} else {
-			s.log.Warn("secret could not be read; its last value stays in use", "secret", what, "error", err)
-		}
-		return last
-	}, nil
-}
-
-// line is the network connection beneath the client's, which holds its lock while it
-// writes: when the server stops reading, cutting the line is the only way out.
-type line struct {
-	dialer net.Dialer
-
-	mu   sync.Mutex // guards what follows
-	conn net.Conn
-}
-
-func (l *line) Dial(network, address string) (net.Conn, error) {
-	conn, err := l.dialer.Dial(network, address)
-	if err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conn = conn
-	return &guarded{Conn: conn}, nil
-}
-
-// cutWhen cuts the line when ctx ends before stop is called.
-func (l *line) cutWhen(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.conn != nil {
-			_ = l.conn.Close() // the client reports the loss
-		}
-	})
 }
 
 // alarm wakes everybody who waits for the server, with a reason.

@@ -71,7 +71,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	caller := ctx
 	known := s.current.Load()
 	if known != nil {
-		stop := known.line.cutWhen(caller)
+		stop := known.line.CutWhen(caller)
 		defer stop()
 	}
 	ctx, cancelWaits := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), wire.ErrNoAnswer)
@@ -81,7 +81,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		return err
 	}
 	if c != known {
-		stop := c.line.cutWhen(caller)
+		stop := c.line.CutWhen(caller)
 		defer stop()
 	}
 	if s.stream != nil {
@@ -284,7 +284,7 @@ func (s *sink) Close(ctx context.Context) error {
 		}
 		// This ends the JetStream publisher too; cleaning that up by itself leaks its
 		// goroutine when it has only just been started.
-		stop := c.line.cutWhen(ctx)
+		stop := c.line.CutWhen(ctx)
 		defer stop()
 		c.conn.Close()
 		s.metrics.connected.Set(0)

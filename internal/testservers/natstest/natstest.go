@@ -1,4 +1,6 @@
-package nats_test
+// Package natstest runs NATS servers with JetStream, each in a process of its own, so that it can be killed or
+// stopped as a server is: without a word. The process is the test's own program: see Main.
+package natstest
 
 import (
 	"bufio"
@@ -12,28 +14,33 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"go.uber.org/goleak"
 )
 
 // nodeEnv makes the test binary a server instead, so that it can be killed, or stopped,
 // as a server is: without a word. Its value is a spec.
 const nodeEnv = "WATCHERD_TEST_NATS_NODE"
 
-func TestMain(m *testing.M) {
-	if text := os.Getenv(nodeEnv); text != "" {
-		if err := runNode(text); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+// Main runs a server instead of the tests, and reports true, in a process that [Start] has begun. TestMain calls it.
+func Main() bool {
+	text := os.Getenv(nodeEnv)
+	if text == "" {
+		return false
 	}
-	goleak.VerifyTestMain(m)
+	if err := runNode(text); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) //nolint:forbidigo // it is the main function of this process
+	}
+	return true
 }
 
-// spec is what a server in a process of its own is told.
-type spec struct {
+// patience is for what takes a moment on an idle machine.
+const patience = 30 * time.Second
+
+// Spec is what a server in a process of its own is told.
+type Spec struct {
 	Name, Dir      string
 	Port           int // of clients; -1: any
 	User, Password string
@@ -44,7 +51,7 @@ type spec struct {
 
 // runNode runs a server until its standard input ends, which it does with its parent.
 func runNode(text string) error {
-	var n spec
+	var n Spec
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
 		return err
 	}
@@ -64,30 +71,35 @@ func runNode(text string) error {
 	if !s.ReadyForConnections(patience) {
 		return fmt.Errorf("server %s does not start", n.Name)
 	}
-	fmt.Println(s.ClientURL())
+	fmt.Println(s.ClientURL()) //nolint:forbidigo // for the process that began this one
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 	return nil
 }
 
-// node is a server in a process of its own.
-type node struct {
-	t    *testing.T
-	spec spec
-	name string
-	url  string
+// Node is a server in a process of its own.
+type Node struct {
+	Name string
+	URL  string
+
+	t    testing.TB
+	spec Spec
 	cmd  *exec.Cmd
 }
 
-// startNode starts a server that is killed at the end of the test.
-func startNode(t *testing.T, s spec) *node {
+// Start starts a server that is killed at the end of the test.
+func Start(t testing.TB, s Spec) *Node {
 	t.Helper()
-	n := &node{t: t, spec: s, name: s.Name}
-	n.start()
-	t.Cleanup(n.kill)
+	n := &Node{Name: s.Name, t: t, spec: s}
+	n.Start()
+	t.Cleanup(n.Kill)
 	return n
 }
 
-func (n *node) start() {
+// Start starts the process again with its data, at its address.
+func (n *Node) Start() {
+	if n.URL != "" {
+		n.spec.Port = portOf(n.URL)
+	}
 	text, err := json.Marshal(n.spec)
 	if err != nil {
 		n.t.Error(err)
@@ -111,38 +123,44 @@ func (n *node) start() {
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		n.t.Errorf("server %s: %v", n.name, err)
+		n.t.Errorf("server %s: %v", n.Name, err)
 		return
 	}
-	n.url = strings.TrimSpace(line)
+	n.URL = strings.TrimSpace(line)
 }
 
-// kill ends the process at once, if it still runs.
-func (n *node) kill() {
+// Kill ends the process at once, if it still runs.
+func (n *Node) Kill() {
 	_ = n.cmd.Process.Kill()
 	_ = n.cmd.Wait()
 }
 
-// restart kills the process and starts it again with its data, at its address.
-func (n *node) restart() {
-	n.kill()
-	n.spec.Port = portOf(n.url)
-	n.start()
+// Restart kills the process and starts it again with its data, at its address.
+func (n *Node) Restart() {
+	n.Kill()
+	n.Start()
 }
 
-// freeze stops the process, which keeps its connections and reads nothing any more.
-func (n *node) freeze() {
-	n.signal(syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(n.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		n.t.Errorf("server %s is not stopped: %v, %v", n.name, status, err)
+// Wipe removes the data of a server that does not run.
+func (n *Node) Wipe() {
+	if err := os.RemoveAll(n.spec.Dir); err != nil {
+		n.t.Error(err)
 	}
 }
 
-// thaw lets it go on.
-func (n *node) thaw() { n.signal(syscall.SIGCONT) }
+// Freeze stops the process, which keeps its connections and reads nothing any more.
+func (n *Node) Freeze() {
+	n.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(n.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		n.t.Errorf("server %s is not stopped: %v, %v", n.Name, status, err)
+	}
+}
 
-func (n *node) signal(s syscall.Signal) {
+// Thaw lets it go on.
+func (n *Node) Thaw() { n.signal(syscall.SIGCONT) }
+
+func (n *Node) signal(s syscall.Signal) {
 	n.t.Helper()
 	if err := n.cmd.Process.Signal(s); err != nil {
 		n.t.Error(err)
@@ -156,24 +174,27 @@ func portOf(text string) (port int) {
 	return port
 }
 
-// startCluster starts three servers that know each other.
-func startCluster(t *testing.T) []*node {
+// StartCluster starts three servers that know each other.
+func StartCluster(t testing.TB) []*Node {
 	t.Helper()
 	var ports []int
 	var routes []string
-	for range 3 { // the servers must know each other's ports beforehand
+	var taken []net.Listener // until all ports are known
+	for range 3 {            // the servers must know each other's ports beforehand
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		taken = append(taken, l)
 		route := (&url.URL{Scheme: "nats", Host: l.Addr().String()}).String()
 		ports, routes = append(ports, portOf(route)), append(routes, route)
+	}
+	for _, l := range taken {
 		l.Close()
 	}
-	var nodes []*node
+	var nodes []*Node
 	for i, port := range ports {
-		nodes = append(nodes, startNode(t, spec{
+		nodes = append(nodes, Start(t, Spec{
 			Name: fmt.Sprintf("n%d", i), Dir: t.TempDir(), Port: -1, ClusterPort: port, Routes: strings.Join(routes, ","),
 		}))
 	}

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+)
+
+// pair are two daemons with replicas of one store, on a cluster of three NATS servers. Both write to the folder
+// events, and to the receiver.
+type pair struct {
+	t       *testing.T
+	daemons [2]*daemon
+	nodes   []*natstest.Node
+	events  string
+	*receiver
+	*client
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	p := &pair{t: t, nodes: natstest.StartCluster(t), receiver: newReceiver(t), client: newClient(t, c, ns)}
+	shared := t.TempDir()
+	p.events = filepath.Join(shared, "events")
+	key := filepath.Join(shared, "key")
+	if err := os.WriteFile(key, []byte("the key of the journal"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, n := range p.nodes {
+		urls = append(urls, n.URL)
+	}
+	config := killConfig(ns, p.URL)
+	config = strings.Replace(config, "store: {path: ./data}", fmt.Sprintf(`
+store:
+  path: ./data
+  journal:
+    nats: {urls: [%s], timeout: 2s}
+    stream: E2E
+    takeOverAfter: 3s
+    encryptionKey: {file: %s}`, strings.Join(urls, ", "), key), 1)
+	config = strings.Replace(config, "./events/", p.events+"/", 1)
+	for i := range p.daemons {
+		p.daemons[i] = newDaemon(t, c.Kubeconfig, config)
+	}
+	return p
+}
+
+// terms is how often a daemon has begun to lead.
+func terms(d *daemon) int { return strings.Count(d.log.String(), "this replica leads") }
+
+// lead waits until one of the daemons leads that did not before, and returns it and the other.
+func (p *pair) lead(before [2]int) (leader, other *daemon) {
+	p.t.Helper()
+	eventually(p.t, func() bool {
+		for i, d := range p.daemons {
+			if terms(d) > before[i] {
+				leader, other = d, p.daemons[1-i]
+				return true
+			}
+		}
+		return false
+	}, func() string { return "nobody leads" })
+	return leader, other
+}
+
+func (p *pair) terms() [2]int { return [2]int{terms(p.daemons[0]), terms(p.daemons[1])} }
+
+// delivered waits for an event that was not there before.
+func (p *pair) delivered() {
+	p.t.Helper()
+	before := len(p.all())
+	eventually(p.t, func() bool { return len(p.all()) > before }, func() string { return "no event reaches the receiver" })
+}
+
+// check ends the pair and compares what was delivered with what was written.
+func (p *pair) check(ends, restarts int) {
+	p.t.Helper()
+	p.settleAll(p.events, kinds...)
+	eventually(p.t, func() bool { return len(distinct(p.all())) >= len(distinct(readEvents(p.t, p.events))) },
+		func() string { return fmt.Sprintf("the receiver has %d events", len(p.all())) })
+	for _, d := range p.daemons {
+		if d.running() {
+			d.stop()
+		}
+	}
+	for name, events := range map[string][]got{"file": readEvents(p.t, p.events), "webhook": p.all()} {
+		once := distinct(events)
+		checkExact(p.t, p.history, once)
+		repeated := len(events) - len(once)
+		if most := ends * hookBatch * 4; repeated > most {
+			p.t.Errorf("%s: %d events delivered again, want at most %d", name, repeated, most)
+		}
+		p.t.Logf("%s: %d ends of leaders, %d of servers, %d writes, %d events, %d of them again", name, ends, restarts, p.history.count(), len(once), repeated)
+	}
+}
+
+// TestStandby ends the leader again and again in a stream of writes: killed, killed with its disk lost, stopped in
+// order. The other takes over; everything is delivered, in order, once but for what was in flight.
+func TestStandby(t *testing.T) {
+	p := newPair(t)
+	before := p.terms()
+	p.daemons[0].start()
+	leader, other := p.lead(before)
+	other.start()
+	p.settleAll(p.events, kinds...)
+	writers := p.sustain(2, 60, 0)
+	rng := rand.New(rand.NewPCG(3, 3))
+	ends := 0
+	for ; ends < 6 || soak() && p.history.count() < 50_000; ends++ {
+		p.delivered()
+		pause(t, time.Duration(rng.Int64N(int64(time.Second))))
+		before := p.terms()
+		switch ends % 3 {
+		case 0:
+			leader.kill()
+		case 1:
+			leader.kill()
+			if err := os.RemoveAll(leader.path("data")); err != nil {
+				t.Fatal(err)
+			}
+		case 2:
+			leader.stop()
+		}
+		was := leader
+		leader, other = p.lead(before)
+		if was == leader {
+			t.Fatal("a replica that does not run leads")
+		}
+		other.start()
+	}
+	if err := writers(); err != nil {
+		t.Fatal(err)
+	}
+	p.check(ends, 0)
+}
+
+// TestStandbyAsleep stops the leader's process until the other leads: it delivers nothing when it wakes, and ends.
+func TestStandbyAsleep(t *testing.T) {
+	p := newPair(t)
+	before := p.terms()
+	p.daemons[0].start()
+	leader, other := p.lead(before)
+	other.start()
+	p.settleAll(p.events, kinds...)
+	writers := p.sustain(2, 60, 0)
+	p.delivered()
+	before = p.terms()
+	leader.signal(syscall.SIGSTOP)
+	asleep := leader
+	leader, other = p.lead(before)
+	p.delivered()
+	asleep.signal(syscall.SIGCONT)
+	if code := asleep.wait(); code != 3 {
+		t.Errorf("exit code %d of the leader that was replaced, want 3", code)
+	}
+	other.start()
+	p.delivered()
+	if err := writers(); err != nil {
+		t.Fatal(err)
+	}
+	_ = leader
+	p.check(1, 0)
+}
+
+// TestStandbyWithoutServers ends NATS servers, one of three, two, all; and both replicas while these are away.
+func TestStandbyWithoutServers(t *testing.T) {
+	p := newPair(t)
+	before := p.terms()
+	p.daemons[0].start()
+	leader, other := p.lead(before)
+	other.start()
+	p.settleAll(p.events, kinds...)
+	writers := p.sustain(2, 30, 0)
+	ends := 0
+	for n := 1; n <= 3; n++ {
+		for _, node := range p.nodes[:n] {
+			node.Kill()
+		}
+		pause(t, 4*time.Second) // longer than the time-out of a take-over
+		if n == 3 {
+			leader.kill()
+			other.kill()
+			before = p.terms()
+			leader.start()
+			other.start()
+			pause(t, time.Second)
+			ends++
+		}
+		for _, node := range p.nodes[:n] {
+			node.Start()
+		}
+		if n == 3 {
+			leader, other = p.lead(before)
+		}
+		p.delivered()
+	}
+	if err := writers(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = leader, other
+	p.check(ends, 3)
+}

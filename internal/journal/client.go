@@ -1,0 +1,162 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
+)
+
+// Config is where the journal is.
+type Config struct {
+	NATS   natsconfig.Config
+	Stream string
+	// Replicas and MaxBytes are those of the stream, if Open makes it.
+	Replicas int
+	MaxBytes int64
+	Keys     Keys
+	Log      *slog.Logger
+}
+
+// Client is a connection to the journal, which reconnects by itself.
+type Client struct {
+	Config
+	line   natsclient.Line
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	closed chan struct{} // by the connection, at its end
+}
+
+// attempt bounds a request. An election in the stream's cluster takes longer: requests are repeated.
+const attempt = 2 * time.Second
+
+// repeatAfter is the pause before a request is repeated.
+const repeatAfter = 100 * time.Millisecond
+
+// Open connects, and makes the stream if it is missing. One attempt; [ErrStream] is an error that another does not help
+// against.
+func Open(ctx context.Context, c Config) (*Client, error) {
+	j := &Client{Config: c, closed: make(chan struct{})}
+	conn, err := natsclient.Connect(&c.NATS, &j.line,
+		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				c.Log.Warn("connection to the journal lost", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			c.Log.Info("connection to the journal restored", "server", nc.ConnectedAddr())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			c.Log.Warn("the journal's server reports an error", "error", err)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the journal: %w", err)
+	}
+	j.conn = conn
+	if j.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(attempt)); err == nil {
+		err = j.look(ctx)
+	}
+	if err != nil {
+		j.Close() //nolint:contextcheck // it is closed whatever ends ctx
+		return nil, err
+	}
+	return j, nil
+}
+
+// Close ends the connection, and what waits for it.
+func (j *Client) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), attempt)
+	defer cancel()
+	stop := j.line.CutWhen(ctx)
+	defer stop()
+	j.conn.Close()
+	<-j.closed
+}
+
+// ErrStream means that the stream is not one that keeps a journal.
+var ErrStream = errors.New("the stream cannot be the journal")
+
+func (j *Client) subject() string { return "watcherd.journal." + j.Stream }
+
+// look finds or makes the stream.
+func (j *Client) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
+	stream, err := j.js.Stream(ctx, j.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = j.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: j.Stream, Subjects: []string{j.subject()}, Description: "journal of a store of watcherd",
+			Storage: jetstream.FileStorage, Replicas: j.Replicas, Discard: jetstream.DiscardNew, MaxBytes: j.MaxBytes, DenyDelete: true,
+		})
+		if err == nil {
+			j.Log.Info("stream created", "stream", j.Stream, "replicas", j.Replicas, "maxBytes", j.MaxBytes)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("look at the stream %s of the journal: %w", j.Stream, err)
+	}
+	j.stream = stream
+	return j.verify(stream.CachedInfo().Config)
+}
+
+// verify refuses a stream that would lose entries.
+func (j *Client) verify(c jetstream.StreamConfig) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: stream %s %s", ErrStream, c.Name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case len(c.Subjects) != 1 || c.Subjects[0] != j.subject():
+		return bad("takes %q; it must take %s alone", c.Subjects, j.subject())
+	case c.Storage != jetstream.FileStorage:
+		return bad("is kept in memory; file is wanted")
+	case c.Replicas < j.Replicas:
+		return bad("has %d replicas; store.journal.replicas is %d", c.Replicas, j.Replicas)
+	case c.Discard != jetstream.DiscardNew:
+		return bad("discards old messages when it is full; discard new is wanted")
+	case c.Retention != jetstream.LimitsPolicy, c.MaxAge > 0, c.MaxMsgs > 0, c.MaxMsgsPerSubject > 0, c.AllowMsgTTL:
+		return bad("removes messages by itself; no limits but max bytes and max message size are wanted")
+	case c.DenyPurge, c.Sealed, c.NoAck, c.Mirror != nil, len(c.Sources) > 0, c.SubjectTransform != nil:
+		return bad("must be an ordinary one: it denies purges, is sealed or a mirror, has sources or a transform, or acknowledges nothing")
+	}
+	return nil
+}
+
+// Extent is what the stream has: messages from First to Last.
+type Extent struct {
+	First, Last uint64
+	Bytes       uint64
+	MaxBytes    int64 // -1: no bound
+}
+
+// Extent asks the stream's leader, so it fails while there is none.
+func (j *Client) Extent(ctx context.Context) (Extent, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	info, err := j.stream.Info(ctx)
+	if err != nil {
+		return Extent{}, fmt.Errorf("ask the journal: %w", err)
+	}
+	if info.Cluster != nil && info.Cluster.Leader == "" {
+		return Extent{}, errors.New("the journal's stream has no leader")
+	}
+	return Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, info.Config.MaxBytes}, nil
+}
+
+// Trim removes the messages before a sequence.
+func (j *Client) Trim(ctx context.Context, before uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	return j.stream.Purge(ctx, jetstream.WithPurgeSequence(before))
+}
+
+// header is the name of the header with the frame.
+const header = "Watcherd-Entry"

@@ -1,0 +1,378 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
+)
+
+func TestMain(m *testing.M) {
+	if !natstest.Main() {
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// patience is for elections in a cluster of servers on a loaded machine.
+const patience = time.Minute
+
+func keysOf(t *testing.T, secrets ...string) journal.Keys {
+	t.Helper()
+	var all [][]byte
+	for _, s := range secrets {
+		all = append(all, []byte(s))
+	}
+	k, err := journal.NewKeys(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// configOf is a journal on servers; one server has streams of one replica.
+func configOf(t *testing.T, stream string, nodes ...*natstest.Node) journal.Config {
+	t.Helper()
+	c := journal.Config{
+		NATS: natsconfig.Config{Name: t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: stream,
+		Replicas: len(nodes), MaxBytes: 1 << 30, Keys: keysOf(t, "0123456789abcdef"), Log: slog.New(slog.DiscardHandler),
+	}
+	for _, n := range nodes {
+		c.NATS.URLs = append(c.NATS.URLs, n.URL)
+	}
+	return c
+}
+
+// open waits until the cluster has a leader.
+func open(t *testing.T, c journal.Config) *journal.Client {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		j, err := journal.Open(t.Context(), c)
+		if err == nil {
+			t.Cleanup(j.Close)
+			return j
+		}
+		if time.Now().After(end) || errors.Is(err, journal.ErrStream) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func startOne(t *testing.T) *natstest.Node {
+	t.Helper()
+	return natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})
+}
+
+// contend begins the next term behind all that is there, and returns what was read.
+func contend(t *testing.T, j *journal.Client, at store.Position) (*journal.Writer, []*journal.Entry) {
+	t.Helper()
+	r := j.Read(at)
+	defer r.Close()
+	got := read(t, r)
+	w, e, err := r.Contend(t.Context(), t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, append(got, e)
+}
+
+// read returns all that is there.
+func read(t *testing.T, r *journal.Reader) (got []*journal.Entry) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		if time.Now().After(end) {
+			t.Fatal("the journal is not read to its end")
+		}
+		e, err := r.Next(t.Context(), 50*time.Millisecond)
+		if err != nil {
+			t.Logf("next: %v", err)
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		if e != nil {
+			got = append(got, e)
+			continue
+		}
+		if done, err := r.CaughtUp(t.Context()); err == nil && done {
+			return got
+		}
+	}
+}
+
+func check(t *testing.T, got []*journal.Entry, want [][]byte) {
+	t.Helper()
+	var batches [][]byte
+	for _, e := range got {
+		if e.Kind == journal.Batch {
+			batches = append(batches, e.Batch)
+		}
+	}
+	if len(batches) != len(want) {
+		t.Fatalf("%d batches, want %d", len(batches), len(want))
+	}
+	for i := range want {
+		if !bytes.Equal(batches[i], want[i]) {
+			t.Fatalf("batch %d differs: %d bytes, want %d", i, len(batches[i]), len(want[i]))
+		}
+	}
+}
+
+// TestTerms: what writers append is read in their order, large batches in parts; a writer that was replaced can append
+// nothing; nothing of it is readable on the servers' disks.
+func TestTerms(t *testing.T) {
+	t.Parallel()
+	j := open(t, configOf(t, "J", startOne(t)))
+	random := rand.New(rand.NewPCG(1, 1))
+	var want [][]byte
+	var at store.Position
+	var writers []*journal.Writer
+	for term := range uint64(5) {
+		w, got := contend(t, j, at)
+		if e := got[len(got)-1]; e.Term != term+1 || e.Kind != journal.Term {
+			t.Fatalf("%+v", e)
+		}
+		for _, old := range writers {
+			if _, err := old.Append(t.Context(), []byte("old")); !errors.Is(err, store.ErrStolen) {
+				t.Fatalf("a writer that was replaced: %v", err)
+			}
+		}
+		writers = append(writers, w)
+		for range 20 {
+			batch := make([]byte, random.IntN(20))
+			if random.IntN(5) == 0 {
+				batch = make([]byte, 3<<20)
+			}
+			for i := range batch {
+				batch[i] = byte(random.Uint32())
+			}
+			p, err := w.Append(t.Context(), batch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if parts := p.Last - p.First + 1; len(batch) > 2<<20 != (parts > 2) {
+				t.Errorf("%d bytes in %d parts", len(batch), parts)
+			}
+			want = append(want, batch)
+		}
+		if w.Age() > patience {
+			t.Errorf("the last append was %v ago", w.Age())
+		}
+		r := j.Read(store.Position{})
+		got = read(t, r)
+		check(t, got, want)
+		r.Close()
+		at = got[len(got)/2].Position
+		r = j.Read(at)
+		if rest := read(t, r); len(rest) != len(got)-len(got)/2-1 {
+			t.Errorf("%d entries behind the middle of %d", len(rest), len(got))
+		}
+		r.Close()
+	}
+}
+
+// TestOthersPast: a directory follows only the journal that it is a part of.
+func TestOthersPast(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	c := configOf(t, "J", node)
+	j := open(t, c)
+	w, got := contend(t, j, store.Position{})
+	var last store.Position
+	for i := range 10 {
+		var err error
+		if last, err = w.Append(t.Context(), fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(j *journal.Client, p store.Position) error {
+		r := j.Read(p)
+		defer r.Close()
+		for {
+			if e, err := r.Next(t.Context(), time.Second); err != nil || e == nil {
+				return err
+			}
+		}
+	}
+	if err := next(j, last); err != nil {
+		t.Errorf("at the end: %v", err)
+	}
+	other := last
+	other.Sum++
+	if err := next(j, other); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("another checksum: %v", err)
+	}
+	beyond := last
+	beyond.First, beyond.Last = last.First+1, last.Last+1
+	if err := next(j, beyond); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("beyond the end: %v", err)
+	}
+	c.Keys = keysOf(t, "another key, another key")
+	if err := next(open(t, c), last); !errors.Is(err, journal.ErrKey) {
+		t.Errorf("another key: %v", err)
+	}
+	c.Keys = keysOf(t, "another key, another key", "0123456789abcdef")
+	if err := next(open(t, c), got[0].Position); err != nil {
+		t.Errorf("with the old key: %v", err)
+	}
+	if err := j.Trim(t.Context(), last.First); err != nil {
+		t.Fatal(err)
+	}
+	if err := next(j, last); err != nil {
+		t.Errorf("at the end of what is trimmed: %v", err)
+	}
+	for _, p := range []store.Position{{}, got[0].Position} {
+		if err := next(j, p); !errors.Is(err, journal.ErrTrimmed) {
+			t.Errorf("trimmed: %v", err)
+		}
+	}
+	// Somebody without the key appends.
+	nc, err := nats.Connect(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), "J")
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, err := stream.GetMsg(t.Context(), last.Last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := &nats.Msg{Subject: real.Subject, Header: nats.Header{"Watcherd-Entry": real.Header["Watcherd-Entry"]}, Data: bytes.Clone(real.Data)}
+	forged.Data[len(forged.Data)-1] ^= 1
+	if _, err := js.PublishMsg(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	if err := next(j, last); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("forged: %v", err)
+	}
+	if _, err := w.Append(t.Context(), nil); !errors.Is(err, store.ErrStolen) {
+		t.Errorf("an append behind it: %v", err)
+	}
+	// The stream is made anew, and has as many messages.
+	if err := js.DeleteStream(t.Context(), "J"); err != nil {
+		t.Fatal(err)
+	}
+	j2 := open(t, c)
+	if _, err := w.Append(t.Context(), nil); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("an append to an empty stream: %v", err)
+	}
+	w2, _ := contend(t, j2, store.Position{})
+	for i := range 20 {
+		if _, err := w2.Append(t.Context(), fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := next(j2, last); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("a stream that was made anew: %v", err)
+	}
+}
+
+// TestStreamIsRefused: streams that lose entries are not used.
+func TestStreamIsRefused(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	nc, err := nats.Connect(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*jetstream.StreamConfig){
+		"subjects": func(c *jetstream.StreamConfig) { c.Subjects = []string{"a", "b"} },
+		"memory":   func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
+		"old":      func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+		"age":      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"purges":   func(c *jetstream.StreamConfig) { c.DenyPurge = true },
+		"replicas": func(*jetstream.StreamConfig) {},
+	} {
+		s := jetstream.StreamConfig{Name: name, Subjects: []string{"watcherd.journal." + name}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew}
+		edit(&s)
+		if _, err := js.CreateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		c := configOf(t, name, node)
+		if name == "replicas" {
+			c.Replicas = 3
+		}
+		j, err := journal.Open(t.Context(), c)
+		if err == nil {
+			j.Close()
+		}
+		if !errors.Is(err, journal.ErrStream) || !strings.Contains(err.Error(), "stream "+name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestServersFail: a cluster whose servers are killed, stopped and wiped, one at a time, loses and doubles no entry.
+func TestServersFail(t *testing.T) {
+	if testing.Short() {
+		t.Skip("elections take their time")
+	}
+	t.Parallel()
+	nodes := natstest.StartCluster(t)
+	j := open(t, configOf(t, "J", nodes...))
+	w, _ := contend(t, j, store.Position{})
+	var want [][]byte
+	appendSome := func(n int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for range n {
+			batch := fmt.Appendf(nil, "batch %d", len(want))
+			if _, err := w.Append(ctx, batch); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, batch)
+		}
+	}
+	r := j.Read(store.Position{})
+	defer r.Close()
+	appendSome(50)
+	got := read(t, r)
+	for i, n := range nodes {
+		switch i {
+		case 0:
+			n.Kill()
+			appendSome(50)
+			n.Start()
+		case 1:
+			n.Freeze()
+			appendSome(50)
+			n.Thaw()
+		case 2:
+			n.Kill()
+			n.Wipe()
+			appendSome(50)
+			n.Start()
+		}
+		appendSome(50)
+		got = append(got, read(t, r)...)
+		check(t, got, want)
+		fresh := j.Read(store.Position{})
+		check(t, read(t, fresh), want)
+		fresh.Close()
+	}
+}

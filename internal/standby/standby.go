@@ -1,0 +1,424 @@
+// Package standby makes one of several replicas of a store lead: the others follow its journal, and take over when it
+// resigns or falls silent.
+//
+// Nobody has to be right about time. The time-out decides only when a replica tries to take over; the journal decides who
+// does. A leader that was replaced learns it at its next append, and begins no delivery once its last
+// append is older than half the time-out (see [Member.Hold]).
+package standby
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/prom"
+	"github.com/watcherd/watcherd/internal/replica"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// Config is what a Member needs; all fields are required.
+type Config struct {
+	Journal journal.Config
+	// Dir is the directory of the store, Options are those of the store for following.
+	Dir     string
+	Options store.Options
+	// Open opens the directory to lead.
+	Open func(store.Journal) (*store.Store, error)
+	// TakeOverAfter is how long a leader may be silent, at least MinTakeOver.
+	TakeOverAfter time.Duration
+	Host          string // names the replica for people
+	Log           *slog.Logger
+	Registerer    prometheus.Registerer
+}
+
+// MinTakeOver is the least time-out: a leader writes each second.
+const MinTakeOver = 3 * time.Second
+
+// Member is a [replica.Member].
+type Member struct {
+	cfg     Config
+	id      string
+	metrics *prom.Group
+	client  *journal.Client // nil until connected
+	writer  *journal.Writer // nil until this replica leads
+	store   *store.Store    // as above
+
+	mu    sync.Mutex
+	state replica.State // guarded by mu
+}
+
+// New makes a Member; it connects in Lead.
+func New(c Config) (*Member, error) {
+	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer)}
+	err := m.metrics.RegisterAll(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "watcherd_journal_leader", Help: "Whether this replica leads: 1, or 0 if it follows.",
+		}, func() float64 {
+			if m.State().Leads {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "watcherd_journal_term", Help: "Number of the leader, counted from 1; 0 until an entry is read.",
+		}, func() float64 { return float64(m.State().Term) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "watcherd_journal_lag_seconds", Help: "Time since this replica had all entries of the journal; of the leader, since its last append.",
+		}, func() float64 { return m.Lag().Seconds() }))
+	if err != nil {
+		return nil, fmt.Errorf("register metrics of the journal: %w", err)
+	}
+	return m, nil
+}
+
+// State is the replica's now.
+func (m *Member) State() replica.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+func (m *Member) note(f func(*replica.State)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.state)
+}
+
+// Lag is how long ago the replica last had everything, by what it knows; of the leader, the age of its last append.
+func (m *Member) Lag() time.Duration {
+	s := m.State()
+	if s.Leads {
+		return m.writer.Age()
+	}
+	if s.Heard.IsZero() {
+		return time.Hour
+	}
+	return time.Since(s.Heard)
+}
+
+// Hold returns nil when a delivery may begin: no other replica leads, even if this process or its machine was
+// stopped for a while.
+func (m *Member) Hold(ctx context.Context) error {
+	const poll = 100 * time.Millisecond
+	for m.writer.Age() > m.cfg.TakeOverAfter/2 {
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// identity names the directory, so that a process knows whether the last leader was in it: the directory is locked, so
+// that leader has ended.
+func identity(dir, host string) (string, error) {
+	path := filepath.Join(dir, "REPLICA")
+	id, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		id = []byte(strings.ToLower(rand.Text()[:12]))
+		err = os.WriteFile(path, id, 0o600)
+	}
+	if err != nil {
+		return "", fmt.Errorf("identity of the replica: %w", err)
+	}
+	return host + "/" + string(id), nil
+}
+
+// Lead follows the journal until this replica leads, and returns the open store. Errors are final: the
+// directory is not of this journal, cannot be opened or fails; or ctx is done.
+func (m *Member) Lead(ctx context.Context) (_ *store.Store, err error) {
+	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	if m.id, err = identity(m.cfg.Dir, m.cfg.Host); err != nil {
+		return nil, err
+	}
+	at := folder.Position()
+	m.note(func(s *replica.State) { s.Replica, s.Term, s.Last = m.id, at.Term, at.Last })
+	if m.client, err = m.connect(ctx); err != nil {
+		return nil, err
+	}
+	f := follower{Member: m, folder: folder, reader: m.client.Read(at)}
+	defer f.reader.Close()
+	follow := f.follow
+	if at.Last == 0 && !folder.Fresh() {
+		follow = f.begin
+	}
+	w, err := follow(ctx)
+	if err != nil {
+		return nil, advise(err)
+	}
+	m.writer = w
+	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
+		return nil, err
+	}
+	if m.store, err = m.cfg.Open(w); err != nil {
+		return nil, err
+	}
+	m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, folder.Position().Term })
+	m.cfg.Log.Info("this replica leads", "replica", m.id, "term", folder.Position().Term)
+	return m.store, nil
+}
+
+// connect tries until the servers answer; a stream that must not be used ends it.
+func (m *Member) connect(ctx context.Context) (*journal.Client, error) {
+	said := false
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		j, err := journal.Open(ctx, m.cfg.Journal)
+		if err == nil || errors.Is(err, journal.ErrStream) {
+			return j, err
+		}
+		if !said && ctx.Err() == nil {
+			said = true
+			m.cfg.Log.Warn("the journal does not answer; this replica waits for it", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// follower is the state of Lead.
+type follower struct {
+	*Member
+	folder *store.Replica
+	reader *journal.Reader
+
+	alive    time.Time // last sign of a leader, or of a journal that has none itself
+	resigned bool
+	failing  bool // the last read failed
+}
+
+const (
+	readWait  = 200 * time.Millisecond
+	syncEvery = 10 * time.Second
+)
+
+// follow applies entries until this replica has begun a term.
+func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
+	f.alive = time.Now()
+	synced := time.Now()
+	for ctx.Err() == nil {
+		e, err := f.reader.Next(ctx, readWait)
+		switch {
+		case ctx.Err() != nil:
+		case final(err):
+			return nil, err
+		case err != nil:
+			f.fails(err)
+			time.Sleep(readWait / 2) // bounded; the context is looked at next
+		case e != nil:
+			if err := f.apply(e); err != nil {
+				return nil, err
+			}
+		default:
+			if w, err := f.idle(ctx); w != nil || final(err) {
+				return w, err
+			} else if err != nil {
+				f.fails(err)
+			}
+		}
+		if time.Since(synced) > syncEvery {
+			synced = time.Now()
+			if err := f.folder.Sync(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// begin begins a journal with a directory that has records and is in none: in an empty stream, or where that was asked
+// for.
+func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
+	for ctx.Err() == nil {
+		x, err := f.client.Extent(ctx)
+		switch {
+		case err != nil:
+		case x.Last > 0 && !adopted(f.cfg.Dir):
+			return nil, fmt.Errorf("%w: the store has records and is in no journal, the stream %s has %d messages", journal.ErrDiverged, f.client.Stream, x.Last)
+		default:
+			var w *journal.Writer
+			var e *journal.Entry
+			if w, e, err = f.client.Begin(ctx, f.id); err == nil {
+				if err = f.apply(e); err == nil {
+					err = f.folder.Sync()
+				}
+				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
+			}
+		}
+		if final(err) {
+			return nil, err
+		}
+		f.fails(err)
+		select {
+		case <-time.After(readWait):
+		case <-ctx.Done():
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// advise adds what to do about an error that ends a replica.
+func advise(err error) error {
+	switch {
+	case errors.Is(err, journal.ErrTrimmed):
+		return fmt.Errorf("%w; replace the store of this replica by a copy of the leader's (watcherd store backup)", err)
+	case errors.Is(err, journal.ErrDiverged):
+		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and give copies of it to the others", err)
+	}
+	return err
+}
+
+func adoptFile(dir string) string { return filepath.Join(dir, "ADOPT") }
+
+func adopted(dir string) bool {
+	_, err := os.Stat(adoptFile(dir))
+	return err == nil
+}
+
+// Adopt has the store in a directory, which no process uses, begin a journal anew when it is opened next, behind what the
+// stream has. Other replicas do not follow until they have a copy of it.
+func Adopt(dir string) error {
+	if _, err := os.Stat(dir); err != nil {
+		return err
+	}
+	if err := store.Forget(dir, store.Options{}); err != nil {
+		return err
+	}
+	return os.WriteFile(adoptFile(dir), nil, 0o600)
+}
+
+// final reports whether reading again is of no use.
+func final(err error) bool {
+	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrKey) ||
+		errors.Is(err, journal.ErrNewer) || errors.Is(err, store.ErrFailed) || errors.Is(err, store.ErrClosed)
+}
+
+// fails notes that the journal itself does not answer, which is no silence of its writer.
+func (f *follower) fails(err error) {
+	if !f.failing {
+		f.cfg.Log.Warn("the journal cannot be read", "error", err)
+	}
+	f.failing, f.alive = true, time.Now()
+}
+
+func (f *follower) apply(e *journal.Entry) error {
+	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
+		return err
+	}
+	f.alive, f.resigned = time.Now(), e.Kind == journal.Resign
+	f.note(func(s *replica.State) {
+		if s.Leader != e.Replica {
+			f.cfg.Log.Info("this replica follows", "leader", e.Replica, "term", e.Term)
+		}
+		s.Leader, s.Term, s.Last = e.Replica, e.Term, e.Last
+	})
+	return nil
+}
+
+// idle contends if there is a reason to; the writer is nil if there is none, or another was faster.
+func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
+	done, err := f.reader.CaughtUp(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !done { // the subscription has missed something
+		f.reader.Close()
+		return nil, nil //nolint:nilnil // as documented
+	}
+	if f.failing {
+		f.failing = false
+		f.cfg.Log.Info("the journal is read again")
+	}
+	f.note(func(s *replica.State) { s.Heard = time.Now() })
+	patience := f.cfg.TakeOverAfter
+	switch {
+	case f.resigned, f.State().Leader == f.id:
+		patience = 0
+	case f.reader.At().Last == 0:
+		patience *= 2 // the first term is of a replica that has records, if there is one
+	}
+	if time.Since(f.alive) < patience {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	w, e, err := f.reader.Contend(ctx, f.id)
+	if errors.Is(err, store.ErrStolen) {
+		f.alive, f.resigned = time.Now(), false
+		return nil, nil //nolint:nilnil // as documented
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, f.apply(e)
+}
+
+// Run trims the journal while the store is open. It returns when ctx is done or the store fails.
+func (m *Member) Run(ctx context.Context) error {
+	ticker := time.NewTicker(syncEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.store.Failed():
+			return m.store.Err()
+		case <-ticker.C:
+		}
+		durable, err := m.store.SyncJournal()
+		if err != nil {
+			return cmp.Or(m.store.Err(), err)
+		}
+		m.note(func(s *replica.State) { s.Last = durable.Last })
+		if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil {
+			m.cfg.Log.Warn("the journal is not trimmed", "error", err)
+		}
+	}
+}
+
+// trim removes the oldest entries when they take half of the stream's room, but none that this directory could need
+// after a crash of its machine. A replica that is further behind has to be seeded.
+func (m *Member) trim(ctx context.Context, durable store.Position) error {
+	x, err := m.client.Extent(ctx)
+	if err != nil || x.MaxBytes <= 0 || x.Bytes < uint64(x.MaxBytes)/2 {
+		return err
+	}
+	before := min(x.First+(x.Last-x.First)/4, durable.First)
+	return m.client.Trim(ctx, before)
+}
+
+// closeWait bounds how long a leader waits for the journal to take its resignation.
+const closeWait = 2 * time.Second
+
+// Close resigns, if the store was closed in order, and ends the connection.
+func (m *Member) Close() {
+	m.metrics.Close()
+	if m.client == nil {
+		return
+	}
+	if m.store != nil && m.store.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+		defer cancel()
+		if err := m.writer.Resign(ctx); err != nil {
+			m.cfg.Log.Warn("another replica takes over only after the time-out", "error", err)
+		}
+	}
+	m.client.Close()
+}

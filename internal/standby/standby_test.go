@@ -1,0 +1,369 @@
+package standby_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/standby"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
+)
+
+func TestMain(m *testing.M) {
+	if !natstest.Main() {
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// patience is for elections of servers on a loaded machine.
+const patience = time.Minute
+
+// replica is a directory, and the member that has it now.
+type replica struct {
+	dir    string
+	member *standby.Member
+	store  *store.Store
+	stop   context.CancelFunc
+	ran    chan struct{}
+}
+
+// group are the replicas of a store, and what was committed to it.
+type group struct {
+	t        *testing.T
+	nodes    []*natstest.Node
+	takeOver time.Duration
+	replicas [2]*replica
+	log      []string // payloads
+}
+
+func newGroup(t *testing.T, nodes []*natstest.Node) *group {
+	g := &group{t: t, nodes: nodes, takeOver: 300 * time.Millisecond} // below a leader's silence: it is replaced while it lives
+	for i := range g.replicas {
+		g.replicas[i] = &replica{dir: filepath.Join(t.TempDir(), "store")}
+	}
+	return g
+}
+
+// lead makes a replica lead, beside the other if that leads.
+func (g *group) lead(r *replica) error {
+	g.t.Helper()
+	keys, err := journal.NewKeys([]byte("0123456789abcdef"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c := standby.Config{
+		Journal: journal.Config{
+			NATS: natsconfig.Config{Name: g.t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: "J",
+			Replicas: len(g.nodes), MaxBytes: 1 << 30, Keys: keys, Log: slog.New(slog.DiscardHandler),
+		},
+		Dir: r.dir, TakeOverAfter: g.takeOver, Host: "test", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Open: func(j store.Journal) (*store.Store, error) { return store.Open(r.dir, store.Options{Journal: j}) },
+	}
+	for _, n := range g.nodes {
+		c.Journal.NATS.URLs = append(c.Journal.NATS.URLs, n.URL)
+	}
+	if r.member, err = standby.New(c); err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	defer cancel()
+	if r.store, err = r.member.Lead(ctx); err != nil {
+		r.member.Close()
+		r.member = nil
+		return err
+	}
+	ctx, r.stop = context.WithCancel(g.t.Context())
+	r.ran = make(chan struct{})
+	go func() {
+		defer close(r.ran)
+		_ = r.store.Run(ctx) // its error is that of the store
+	}()
+	return nil
+}
+
+// end closes a replica, which resigns if it still leads.
+func (r *replica) end(t *testing.T) {
+	t.Helper()
+	if r.member == nil {
+		return
+	}
+	r.stop()
+	<-r.ran
+	if err := r.store.Close(); err != nil {
+		t.Error(err)
+	}
+	r.member.Close()
+	r.member = nil
+}
+
+// work uses many of a store's methods, until one fails.
+func (g *group) work(s *store.Store, random *rand.Rand, n int) error {
+	for range n {
+		var err error
+		sink := string(rune('a' + random.IntN(2)))
+		switch k := random.IntN(10); k {
+		case 0:
+			_, err = s.EnsureSink(sink, store.FromNow)
+		case 1:
+			if err = s.PurgeSink(sink); errors.Is(err, store.ErrUnknownSink) {
+				err = nil
+			}
+		case 2, 3, 4:
+			err = g.settle(s, sink, random)
+		default:
+			err = g.commit(s, random)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *group) commit(s *store.Store, random *rand.Rand) error {
+	b := s.NewBatch()
+	defer b.Discard()
+	var added []string
+	for range 1 + random.IntN(20) {
+		payload := fmt.Sprintf("record %d", len(g.log)+len(added))
+		var routes []store.Route
+		for _, name := range s.Sinks() {
+			routes = append(routes, store.Route{Sink: name})
+		}
+		b.Append(store.Record{Time: time.Now(), Payload: []byte(payload)}, routes)
+		added = append(added, payload)
+	}
+	b.PutState("p", "last", []byte(added[len(added)-1]))
+	if err := s.Commit(b); err != nil {
+		return err
+	}
+	g.log = append(g.log, added...)
+	return nil
+}
+
+func (g *group) settle(s *store.Store, sink string, random *rand.Rand) error {
+	q, err := s.Queue(sink)
+	if errors.Is(err, store.ErrUnknownSink) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	for _, item := range items {
+		switch random.IntN(4) {
+		case 0:
+			err = errors.Join(err, q.DeadLetter(item.Position, store.Letter{Reason: "r", Time: time.Now()}))
+		case 1:
+		default:
+			err = errors.Join(err, q.Ack(item.Position))
+		}
+	}
+	return errors.Join(err, q.PutNote(fmt.Append(nil, random.Int())))
+}
+
+// contents are the keys and values of a directory that nobody uses, but its position in the journal.
+func contents(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	db, err := pebble.Open(filepath.Join(dir, "db"), &pebble.Options{Merger: layout.NewMerger(), FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	it, err := db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		if it.Key()[0] != layout.PrefixJournal {
+			all = append(all, fmt.Sprintf("%q=%q", it.Key(), it.Value()))
+		}
+	}
+	return all
+}
+
+// TestIdentical has two replicas take the lead from each other, most often while the other still writes, and with NATS
+// servers that are killed, stopped or wiped: a leader that was replaced writes nothing more, no record is lost or
+// there twice, and both directories are the same in the end.
+func TestIdentical(t *testing.T) {
+	t.Parallel()
+	lives := 12
+	if os.Getenv("WATCHERD_SOAK") != "" {
+		lives = 200
+	}
+	g := newGroup(t, natstest.StartCluster(t))
+	random := rand.New(rand.NewPCG(5, 5))
+	replaced := 0
+	for life := range lives {
+		next, old := g.replicas[life%2], g.replicas[1-life%2]
+		if random.IntN(6) == 0 {
+			if err := os.RemoveAll(next.dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if random.IntN(4) == 0 {
+			old.end(t)
+		}
+		led := make(chan error, 1)
+		go func() { led <- g.lead(next) }()
+		var failed error
+		for waiting := true; waiting; {
+			select {
+			case err := <-led:
+				if err != nil {
+					t.Fatalf("life %d: %v", life, err)
+				}
+				waiting = false
+			default:
+				if old.member != nil && failed == nil {
+					failed = g.work(old.store, random, 1+random.IntN(20))
+				}
+				time.Sleep(time.Duration(random.Int64N(int64(2 * g.takeOver)))) // a leader that is silent at times
+			}
+		}
+		if old.member != nil {
+			for failed == nil {
+				failed = g.work(old.store, random, 1)
+			}
+			if !errors.Is(failed, store.ErrStolen) {
+				t.Fatalf("life %d: the leader that was replaced: %v", life, failed)
+			}
+			replaced++
+			old.end(t)
+		}
+		if err := g.work(next.store, random, 5); err != nil {
+			t.Fatal(err)
+		}
+		node := g.nodes[random.IntN(len(g.nodes))]
+		trouble := random.IntN(8)
+		switch trouble {
+		case 0, 1:
+			node.Kill()
+		case 2:
+			node.Freeze()
+		}
+		if err := g.work(next.store, random, 30); err != nil {
+			t.Fatal(err)
+		}
+		switch trouble {
+		case 1:
+			node.Wipe()
+			fallthrough
+		case 0:
+			node.Start()
+		case 2:
+			node.Thaw()
+		}
+	}
+	last, other := g.replicas[(lives-1)%2], g.replicas[lives%2]
+	var got []string
+	for after := uint64(0); ; {
+		items, err := last.store.ReadLog(after, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(items) == 0 {
+			break
+		}
+		for _, item := range items {
+			got = append(got, string(item.Payload))
+		}
+		after = items[len(items)-1].Sequence
+	}
+	if diff := cmp.Diff(g.log, got); diff != "" {
+		t.Errorf("the log differs from what was committed:\n%s", diff)
+	}
+	last.end(t)
+	if err := g.lead(other); err != nil {
+		t.Fatal(err)
+	}
+	other.end(t)
+	if diff := cmp.Diff(contents(t, last.dir), contents(t, other.dir)); diff != "" {
+		t.Errorf("the directories differ:\n%s", diff)
+	}
+	t.Logf("%d lives, %d leaders replaced while they wrote, %d records", lives, replaced, len(g.log))
+}
+
+func one(t *testing.T) []*natstest.Node {
+	return []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})}
+}
+
+// TestStoreWithRecords: a store that has records begins a journal, which only copies of it can follow; a store with
+// other records is refused until it is adopted.
+func TestStoreWithRecords(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(6, 6))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range g.replicas { // without a journal
+		s, err := store.Open(r.dir, store.Options{})
+		if err == nil {
+			err = errors.Join(g.commit(s, random), s.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.work(first.store, random, 50); err != nil {
+		t.Fatal(err)
+	}
+	records := first.store.LogStats().Records
+	if err := g.lead(second); !errors.Is(err, journal.ErrDiverged) {
+		t.Fatalf("a store with other records: %v", err)
+	}
+	fresh := &replica{dir: filepath.Join(t.TempDir(), "fresh")}
+	if err := g.lead(fresh); !errors.Is(err, journal.ErrTrimmed) {
+		t.Fatalf("an empty store: %v", err)
+	}
+	copied := &replica{dir: filepath.Join(t.TempDir(), "copy")}
+	if err := first.store.Backup(copied.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.work(first.store, random, 50); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(copied); err != nil {
+		t.Fatal(err)
+	}
+	if n := copied.store.LogStats().Records; n < records {
+		t.Errorf("%d records in the copy, the store had %d", n, records)
+	}
+	copied.end(t)
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.work(second.store, random, 10); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
+		t.Fatalf("a store that is not of the new journal: %v", err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatalf("the adopted store: %v", err)
+	}
+	second.end(t)
+}

@@ -1,0 +1,229 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// Position is what a store has of its journal; see [layout.Position].
+type Position = layout.Position
+
+// Journal is a replicated log with one writer at a time that takes every batch of a store
+// before its directory does: what the journal has is committed, and the directory is a copy
+// that may be lost.
+type Journal interface {
+	// Append returns the position of a store that has the batch, once the journal has made it durable. It
+	// repeats what is unknown until that is known. Every error is final: [ErrStolen] if there is another writer,
+	// else the context's. One call at a time; the batch is not kept.
+	Append(ctx context.Context, batch []byte) (Position, error)
+}
+
+const (
+	// ackDelay is how long acks wait for others, or for a commit, before they are appended. After the loss of the
+	// process, what was acknowledged since is delivered again.
+	ackDelay = 100 * time.Millisecond
+	// groupBytes is the size up to which waiting batches become one entry of the journal.
+	groupBytes = 1 << 20
+	// idleAfter is how long a journal is silent before an empty entry says that its writer lives.
+	idleAfter = time.Second
+)
+
+// sequencer appends the batches of a store to its journal, and applies them to the directory in that order. Batches
+// that wait meanwhile become one entry.
+type sequencer struct {
+	journal Journal
+	start   sync.Once
+	ctx     context.Context //nolint:containedctx // of the appends of the store's whole life
+	cancel  context.CancelFunc
+	due     chan struct{} // holds a token when there are acks
+
+	mu       sync.Mutex
+	acks     *pebble.Batch // guarded by mu; nil for none
+	position Position      // guarded by mu; of the directory
+}
+
+func newSequencer(j Journal) *sequencer {
+	q := &sequencer{journal: j, due: make(chan struct{}, 1)}
+	q.ctx, q.cancel = context.WithCancel(context.Background()) //nolint:gosec // cancelled by Close
+	return q
+}
+
+// JournalPosition is what the directory has of the journal, the zero value without one.
+func (s *Store) JournalPosition() Position {
+	if s.sequencer == nil {
+		return Position{}
+	}
+	s.sequencer.mu.Lock()
+	defer s.sequencer.mu.Unlock()
+	return s.sequencer.position
+}
+
+// SyncJournal makes the directory durable, and returns the position up to which it is.
+func (s *Store) SyncJournal() (Position, error) {
+	if err := s.use(); err != nil {
+		return Position{}, err
+	}
+	defer s.life.leave()
+	p := s.JournalPosition()
+	return p, syncLog(s.db)
+}
+
+func syncLog(db *pebble.DB) error {
+	b := db.NewBatch()
+	return errors.Join(b.LogData(nil, nil), b.Commit(pebble.Sync), b.Close())
+}
+
+// acknowledge writes a batch of acks, which is lost with the process within ackDelay at most.
+func (s *Store) acknowledge(b *pebble.Batch) error {
+	q := s.sequencer
+	if q == nil {
+		return s.applyLazily(b)
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	q.start.Do(func() { s.writers.Go(s.sequence) })
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.acks == nil {
+		q.acks = s.db.NewBatch()
+	}
+	err := q.acks.Apply(b, nil)
+	select {
+	case q.due <- struct{}{}:
+	default:
+	}
+	s.shrunk.Store(true)
+	return errors.Join(err, b.Close())
+}
+
+// lockSettling excludes acks of the queue, and returns when those before it are in the directory.
+func (q *Queue) lockSettling() (unlock func()) {
+	q.settling.Lock()
+	if q.s.sequencer != nil {
+		_ = q.s.apply(q.s.db.NewBatch(), pebble.NoSync) // its error is that of the caller's next write, too
+	}
+	return q.settling.Unlock
+}
+
+// sequence is the goroutine that appends and applies all batches, until the store is closed.
+func (s *Store) sequence() {
+	q := s.sequencer
+	var later <-chan time.Time
+	idle := time.NewTicker(idleAfter)
+	defer idle.Stop()
+	for {
+		var group []write
+		var alive bool
+		select {
+		case w := <-s.writes:
+			group = append(group, w)
+		case <-q.due:
+			if later == nil {
+				later = time.After(ackDelay)
+			}
+			continue
+		case <-later:
+		case <-idle.C:
+			alive = true
+		case <-s.life.ended:
+			s.appendGroup(nil, false)
+			return
+		case <-s.failed:
+			return
+		}
+		later = nil
+		for size := 0; size < groupBytes; {
+			select {
+			case w := <-s.writes:
+				group = append(group, w)
+				size += w.batch.Len()
+				continue
+			default:
+			}
+			break
+		}
+		s.appendGroup(group, alive)
+		idle.Reset(idleAfter)
+	}
+}
+
+// appendGroup appends and applies acks and batches together, and answers those who wait. With alive, it appends an
+// entry even if that is empty.
+func (s *Store) appendGroup(group []write, alive bool) {
+	q := s.sequencer
+	q.mu.Lock()
+	b := q.acks
+	q.acks = nil
+	q.mu.Unlock()
+	if b == nil && alive {
+		b = s.db.NewBatch()
+	}
+	var errs []error
+	for _, w := range group {
+		switch {
+		case w.batch.Empty():
+		case b == nil:
+			b = s.db.NewBatch()
+			fallthrough
+		default:
+			errs = append(errs, b.Apply(w.batch, nil))
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil && b != nil {
+		err = s.appendNow(b)
+	}
+	for _, w := range group {
+		w.done <- err
+		s.life.leave()
+	}
+}
+
+func (s *Store) appendNow(b *pebble.Batch) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	q := s.sequencer
+	p, err := q.journal.Append(q.ctx, b.Repr())
+	if err != nil {
+		s.fail(fmt.Errorf("journal: %w", err))
+		return s.Err()
+	}
+	if err := setPosition(b, p); err != nil {
+		s.fail(err)
+		return s.Err()
+	}
+	if err := s.applyNow(b, pebble.NoSync); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	q.position = p
+	q.mu.Unlock()
+	return b.Close()
+}
+
+// setPosition adds to a batch the position of a directory that has it.
+func setPosition(b *pebble.Batch, p Position) error {
+	return b.Set(layout.JournalKey(), p.Append(nil), nil)
+}
+
+// position reads what the directory has of a journal.
+func (s *Store) position() (Position, error) {
+	value, ok, err := s.get(layout.JournalKey())
+	if err != nil || !ok {
+		return Position{}, err
+	}
+	p, err := layout.ParsePosition(value)
+	if err != nil {
+		return Position{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return p, nil
+}

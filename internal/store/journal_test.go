@@ -1,0 +1,270 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// testJournal is a journal in memory. Each term has a writer of its own.
+type testJournal struct {
+	mu      sync.Mutex
+	entries []testEntry
+	gate    chan struct{} // if not nil, Append waits until it is closed
+}
+
+type testEntry struct {
+	Position
+	batch []byte
+}
+
+// writer begins the next term.
+func (j *testJournal) writer() *testWriter {
+	w := &testWriter{j: j, term: 1}
+	if n := len(j.entries); n > 0 {
+		w.at = j.entries[n-1].Position
+		w.term = w.at.Term + 1
+	}
+	return w
+}
+
+type testWriter struct {
+	j    *testJournal
+	term uint64
+	at   Position
+}
+
+func (w *testWriter) Append(ctx context.Context, batch []byte) (Position, error) {
+	if w.j.gate != nil {
+		select {
+		case <-w.j.gate:
+		case <-ctx.Done():
+			return Position{}, ctx.Err()
+		}
+	}
+	w.j.mu.Lock()
+	defer w.j.mu.Unlock()
+	if n := uint64(len(w.j.entries)); n != w.at.Last {
+		return Position{}, ErrStolen
+	}
+	w.at = Position{First: w.at.Last + 1, Last: w.at.Last + 1, Term: w.term, Sum: xxhash.Sum64(fmt.Append(nil, w.at.Sum, batch))}
+	w.j.entries = append(w.j.entries, testEntry{w.at, bytes.Clone(batch)})
+	return w.at, nil
+}
+
+// follow brings a directory up to the journal's end, and returns what is in it.
+func (j *testJournal) follow(fs vfs.FS) (contents []string, err error) {
+	r, err := OpenReplica("store", Options{FS: fs})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	at := r.Position()
+	if at.Last > 0 {
+		if diff := cmp.Diff(j.entries[at.Last-1].Position, at); diff != "" {
+			return nil, fmt.Errorf("the directory is not of this journal:\n%s", diff)
+		}
+	}
+	for _, e := range j.entries[at.Last:] {
+		if err := r.Apply(e.Position, e.batch); err != nil {
+			return nil, err
+		}
+	}
+	it, err := r.s.db.NewIter(nil)
+	if err != nil {
+		return nil, err
+	}
+	for it.First(); it.Valid(); it.Next() {
+		contents = append(contents, fmt.Sprintf("%q=%q", it.Key(), it.Value()))
+	}
+	return contents, errors.Join(it.Error(), it.Close(), r.Sync())
+}
+
+// takeOver opens the store with a journal, as its next writer, in the directory that led before or in the other.
+func (x *machine) takeOver(t *rapid.T) {
+	for _, fs := range []vfs.FS{x.fs, x.standby} {
+		_, err := x.journal.follow(fs)
+		x.must(t, err)
+	}
+	if rapid.Bool().Draw(t, "the other") {
+		x.fs, x.standby = x.standby, x.fs
+	}
+	s, err := Open("store", Options{firstSequence: 1, FS: x.fs, Journal: x.journal.writer()})
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	x.s = s
+}
+
+// checkStandby compares the two directories of a store with a journal.
+func (x *machine) checkStandby(t *rapid.T) {
+	var contents [2][]string
+	for i, fs := range []vfs.FS{x.fs, x.standby} {
+		var err error
+		contents[i], err = x.journal.follow(fs)
+		x.must(t, err)
+	}
+	if diff := cmp.Diff(contents[0], contents[1]); diff != "" {
+		t.Fatalf("the standby differs:\n%s", diff)
+	}
+}
+
+// openJournaled opens a store with a sink and 100 of its entries.
+func openJournaled(t *testing.T, fs vfs.FS, j *testJournal) (*Store, *Queue) {
+	t.Helper()
+	s, err := Open("store", Options{FS: fs, Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := s.EnsureSink("a", FromNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := s.NewBatch()
+	for i := range 100 {
+		b.Append(Record{Time: testEpoch, Payload: fmt.Append(nil, i)}, []Route{{Sink: "a"}})
+	}
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	return s, q
+}
+
+// TestAcksOfAJournal: acks do not wait for the journal, become one entry, and are in the directory when something else
+// settles entries.
+func TestAcksOfAJournal(t *testing.T) {
+	t.Parallel()
+	fs, j := vfs.NewMem(), &testJournal{}
+	s, q := openJournaled(t, fs, j)
+	items, err := q.Read(0, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(j.entries)
+	for _, item := range items[:99] {
+		if err := q.Ack(item.Position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.DeadLetter(items[99].Position, Letter{Reason: "r", Time: testEpoch}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(j.entries) - before; n > 4 { // one; more if the goroutine is slow
+		t.Errorf("99 acks and a dead letter are %d entries", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.follow(fs); err != nil {
+		t.Fatal(err)
+	}
+	s, err = Open("store", Options{FS: fs, Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err = s.Queue("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := q.Stats(); st.Length != 0 || st.DeadLetters != 1 {
+		t.Errorf("%+v", st)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDeposed: a store whose journal has another writer fails at its next write, which is not in its directory.
+func TestDeposed(t *testing.T) {
+	t.Parallel()
+	fs, j := vfs.NewMem(), &testJournal{}
+	s, q := openJournaled(t, fs, j)
+	if _, err := j.writer().Append(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	at := s.JournalPosition()
+	if err := q.PutNote([]byte("note")); !errors.Is(err, ErrStolen) || !errors.Is(err, ErrFailed) {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	checkBehind(t, fs, j, at)
+}
+
+// checkBehind: the directory has nothing behind a position, and follows.
+func checkBehind(t *testing.T, fs vfs.FS, j *testJournal, at Position) {
+	t.Helper()
+	r, err := OpenReplica("store", Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Position().Last > at.Last {
+		t.Errorf("at %+v, want %+v", r.Position(), at)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := j.follow(fs); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCloseWithoutTheJournal: Close ends although the journal does not answer, and what it has not is not in the directory.
+func TestCloseWithoutTheJournal(t *testing.T) {
+	t.Parallel()
+	fs, j := vfs.NewMem(), &testJournal{}
+	s, q := openJournaled(t, fs, j)
+	items, err := q.Read(0, 1, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.gate = make(chan struct{})
+	at := s.JournalPosition()
+	if err := q.Ack(items[0].Position); err != nil {
+		t.Fatal(err)
+	}
+	note := make(chan error)
+	go func() { note <- q.PutNote([]byte("note")) }()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-note; err == nil {
+		t.Error("a note was written without the journal")
+	}
+	if err := s.Err(); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	checkBehind(t, fs, j, at)
+}
+
+// TestForget: a directory that has forgotten its journal has its records.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	fs, j := vfs.NewMem(), &testJournal{}
+	s, _ := openJournaled(t, fs, j)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Forget("store", Options{FS: fs}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open("store", Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.LogStats().Records; n != 100 || s.JournalPosition() != (Position{}) {
+		t.Errorf("%d records, at %+v", n, s.JournalPosition())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// Replica is the directory of a store that follows a journal: it applies entries and knows
+// nothing of what is in them. To take over, close it and [Open] the directory. One goroutine
+// at a time may use it.
+type Replica struct {
+	s        *Store // of which the files and Pebble are open, and nothing is loaded
+	position Position
+	fresh    bool
+}
+
+// OpenReplica opens or creates the directory; see [Open] for its errors.
+func OpenReplica(dir string, o Options) (*Replica, error) {
+	o.Registerer = nil
+	s, err := newStore(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openFiles(); err != nil {
+		return nil, errors.Join(err, s.files.Close())
+	}
+	r := &Replica{s: s}
+	if r.position, err = s.position(); err == nil {
+		r.fresh, err = s.isFresh()
+	}
+	if err == nil {
+		err = s.Err()
+	}
+	if err == nil {
+		s.files.Opened()
+		err = s.measure()
+	}
+	if err != nil {
+		return nil, errors.Join(openError(dir, err), r.Close())
+	}
+	return r, nil
+}
+
+// isFresh reports whether nothing was ever written to the store.
+func (s *Store) isFresh() (bool, error) {
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return false, err
+	}
+	n := 0
+	for it.First(); it.Valid() && n < 2; it.Next() {
+		n++ // the version of the layout is one
+	}
+	return n < 2, errors.Join(it.Error(), it.Close())
+}
+
+// Position is what the directory has of the journal.
+func (r *Replica) Position() Position { return r.position }
+
+// Fresh reports whether the directory had nothing in it when it was opened.
+func (r *Replica) Fresh() bool { return r.fresh }
+
+// Err is nil until a write fails; then the process must restart.
+func (r *Replica) Err() error { return r.s.Err() }
+
+// Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
+func (r *Replica) Apply(p Position, batch []byte) error {
+	if err := r.s.use(); err != nil {
+		return err
+	}
+	defer r.s.life.leave()
+	b := r.s.db.NewBatch()
+	var err error
+	if len(batch) > 0 {
+		err = b.SetRepr(append([]byte(nil), batch...))
+	}
+	if err == nil {
+		err = setPosition(b, p)
+	}
+	if err == nil {
+		err = r.s.applyNow(b, pebble.NoSync)
+	}
+	if err != nil {
+		return fmt.Errorf("apply entry %d of the journal: %w", p.First, err)
+	}
+	r.s.gate.wrote(int64(b.Len()))
+	r.position = p
+	return b.Close()
+}
+
+// Sync makes durable what was applied, and measures the directory.
+func (r *Replica) Sync() error {
+	if err := r.s.use(); err != nil {
+		return err
+	}
+	defer r.s.life.leave()
+	return errors.Join(syncLog(r.s.db), r.s.Err(), r.s.measure())
+}
+
+// Compact removes from the files what was overwritten or deleted before.
+func (r *Replica) Compact(ctx context.Context) error { return r.s.EraseObsolete(ctx) }
+
+// Close releases the directory.
+func (r *Replica) Close() error {
+	if !r.s.life.end() {
+		return nil
+	}
+	if r.s.Err() != nil {
+		return r.s.closeFailed()
+	}
+	<-r.s.life.idle
+	return errors.Join(r.s.db.Close(), r.s.files.Close())
+}
+
+// Forget removes from a closed store's directory what it has of a journal, so that it can begin another.
+func Forget(dir string, o Options) error {
+	r, err := OpenReplica(dir, o)
+	if err != nil {
+		return err
+	}
+	err = r.s.db.Delete(layout.JournalKey(), pebble.Sync)
+	return errors.Join(err, r.Close())
+}
