@@ -171,7 +171,7 @@ func (k *checker) journal(j *Journal) {
 	k.require(streamName.MatchString(j.Stream), path+"stream", "required: letters, digits, - and _")
 	k.require(j.Replicas == 0 || j.Replicas == 3 || j.Replicas == 5, path+"replicas", "must be 3 or 5: fewer lose entries with a server")
 	k.require(j.MaxBytes.IsZero() || j.MaxBytes.Value() >= minJournal, path+"maxBytes", "must be at least 256Mi")
-	k.require(j.TakeOverAfter == 0 || j.TakeOverAfter >= 3*time.Second, path+"takeOverAfter", "must be at least 3s: a leader that has nothing to write says so each second")
+	k.require(j.TakeOverAfter == 0 || j.TakeOverAfter >= 3*time.Second, path+"takeOverAfter", "must be at least 3s: a leader writes each second")
 	k.require(j.NATS.Timeout >= 0, path+"nats.timeout", "must not be negative")
 	secrets := map[string]*Secret{"encryptionKey": &j.EncryptionKey, "nats.password": j.NATS.Password, "nats.token": j.NATS.Token}
 	for i := range j.OldEncryptionKeys {

@@ -110,10 +110,10 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "adopt (--store DIR | --config FILE)",
-		Short: "Have the store of a stopped replica begin its journal anew",
+		Short: "Have the store of a stopped replica begin a new journal",
 		Long: "Adopt is for replicas that refuse to run because their stores and the journal have different pasts, as after servers\n" +
-			"that lost what they had confirmed. The replica whose store goes on (watcherd store check prints how far each is) begins\n" +
-			"the journal anew at its next start. The others need copies of that store. All replicas must be stopped.",
+			"that lost what they had confirmed. The replica whose store is kept (watcherd store check prints how far each is) begins\n" +
+			"a new journal at its next start. The others need copies of that store. All replicas must be stopped.",
 		Example: "  watcherd store adopt --config watcherd.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()
@@ -123,7 +123,7 @@ func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the store in %s begins the journal anew at the next start; replace those of the other replicas by copies of it\n", clean(dir))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the store in %s begins a new journal at the next start; replace those of the other replicas by copies of it\n", clean(dir))
 			return err
 		},
 	}

@@ -66,7 +66,7 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 		err = j.look(ctx)
 	}
 	if err != nil {
-		j.Close() //nolint:contextcheck // it is closed whatever ends ctx
+		j.Close() //nolint:contextcheck // it is closed after ctx, too
 		return nil, err
 	}
 	return j, nil

@@ -147,7 +147,7 @@ func (k Keys) open(id string, body, label []byte) ([]byte, error) {
 	return nil, ErrKey
 }
 
-// errTampered is damage, or the work of somebody without the key.
+// errTampered is damage, or the work of a client without the key.
 var errTampered = fmt.Errorf("%w: an entry is damaged or forged", ErrDiverged)
 
 // maxBatch bounds what the parts of one entry decompress to.

@@ -26,7 +26,7 @@ type Writer struct {
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
-// entry that says so, which the directory needs, too; [store.ErrStolen] if there is more in the stream.
+// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream.
 func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
 	w := &Writer{j: r.j, replica: replica, id: rand.Text(), at: r.at, last: r.seen}
 	w.at.Term++
@@ -63,14 +63,14 @@ func (w *Writer) Append(ctx context.Context, batch []byte) (store.Position, erro
 	return e.Position, nil
 }
 
-// Resign tells the others that nothing follows, so that one of them takes over at once.
+// Resign reports to the others that nothing follows, so that one of them takes over at once.
 func (w *Writer) Resign(ctx context.Context) error {
 	_, err := w.append(ctx, Resign, nil)
 	return err
 }
 
-// Age is how long ago the last successful append was sent, by the monotonic or the wall clock, whichever says
-// more: one of them goes on while a machine sleeps. It may be called from any goroutine.
+// Age is how long ago the last successful append was sent, by the monotonic or the wall clock, whichever is
+// more: one of them continues while a machine sleeps. It may be called from any goroutine.
 func (w *Writer) Age() time.Duration {
 	sent, now := *w.proof.Load(), time.Now()
 	return max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))

@@ -1,4 +1,4 @@
-// Package replica is what the daemon knows of the replicas of its store, whatever keeps their journal.
+// Package replica is what the daemon knows of the replicas of its store, with any kind of journal.
 package replica
 
 import (

@@ -1,7 +1,7 @@
 // Package standby makes one of several replicas of a store lead: the others follow its journal, and take over when it
 // resigns or falls silent.
 //
-// Nobody has to be right about time. The time-out decides only when a replica tries to take over; the journal decides who
+// No clock has to be right. The time-out decides only when a replica tries to take over; the journal decides who
 // does. A leader that was replaced learns it at its next append, and begins no delivery once its last
 // append is older than half the time-out (see [Member.Hold]).
 package standby
@@ -294,13 +294,13 @@ func adopted(dir string) bool {
 	return err == nil
 }
 
-// Adopt has the store in a directory, which no process uses, begin a journal anew when it is opened next, behind what the
+// Adopt has the store in a directory, which no process uses, begin a new journal when it is opened next, behind what the
 // stream has. Other replicas do not follow until they have a copy of it.
 func Adopt(dir string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
-	if err := store.Forget(dir, store.Options{}); err != nil {
+	if err := store.LeaveJournal(dir, store.Options{}); err != nil {
 		return err
 	}
 	return os.WriteFile(adoptFile(dir), nil, 0o600)

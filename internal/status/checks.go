@@ -123,7 +123,7 @@ func (s *Status) checkStore() Check {
 	c := Check{Name: "store"}
 	switch j := s.Store.Journal; {
 	case s.follows() && j.Lag > journalLag:
-		c.fail("this replica follows %s, and has not had all of its journal for %s", cmp.Or(j.Leader, "nobody yet"), j.Lag.Round(time.Second))
+		c.fail("this replica follows %s, and has not had all of its journal for %s", cmp.Or(j.Leader, "no leader yet"), j.Lag.Round(time.Second))
 	case s.follows():
 	case s.Store.Opening:
 		c.fail("it is being opened and checked")

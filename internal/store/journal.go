@@ -31,7 +31,7 @@ const (
 	ackDelay = 100 * time.Millisecond
 	// groupBytes is the size up to which waiting batches become one entry of the journal.
 	groupBytes = 1 << 20
-	// idleAfter is how long a journal is silent before an empty entry says that its writer lives.
+	// idleAfter is how long a journal is silent before an empty entry shows that its writer lives.
 	idleAfter = time.Second
 )
 

@@ -246,15 +246,15 @@ func TestCloseWithoutTheJournal(t *testing.T) {
 	checkBehind(t, fs, j, at)
 }
 
-// TestForget: a directory that has forgotten its journal has its records.
-func TestForget(t *testing.T) {
+// TestLeaveJournal: a directory that has left its journal has its records.
+func TestLeaveJournal(t *testing.T) {
 	t.Parallel()
 	fs, j := vfs.NewMem(), &testJournal{}
 	s, _ := openJournaled(t, fs, j)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := Forget("store", Options{FS: fs}); err != nil {
+	if err := LeaveJournal("store", Options{FS: fs}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open("store", Options{FS: fs})

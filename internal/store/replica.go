@@ -117,8 +117,8 @@ func (r *Replica) Close() error {
 	return errors.Join(r.s.db.Close(), r.s.files.Close())
 }
 
-// Forget removes from a closed store's directory what it has of a journal, so that it can begin another.
-func Forget(dir string, o Options) error {
+// LeaveJournal removes from a closed store's directory what it has of a journal, so that it can begin another.
+func LeaveJournal(dir string, o Options) error {
 	r, err := OpenReplica(dir, o)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func Main() bool {
 // patience is for what takes a moment on an idle machine.
 const patience = 30 * time.Second
 
-// Spec is what a server in a process of its own is told.
+// Spec is what a server in a process of its own gets.
 type Spec struct {
 	Name, Dir      string
 	Port           int // of clients; -1: any
@@ -157,7 +157,7 @@ func (n *Node) Freeze() {
 	}
 }
 
-// Thaw lets it go on.
+// Thaw continues it.
 func (n *Node) Thaw() { n.signal(syscall.SIGCONT) }
 
 func (n *Node) signal(s syscall.Signal) {

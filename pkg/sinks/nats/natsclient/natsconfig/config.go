@@ -1,4 +1,4 @@
-// Package natsconfig says where the servers of NATS are, who a client is to them and whom it trusts. It does not link
+// Package natsconfig has where the servers of NATS are, who a client is to them and whom it trusts. It does not link
 // the client.
 package natsconfig
 
