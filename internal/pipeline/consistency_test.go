@@ -446,7 +446,9 @@ func TestCatchUpWaitsForEveryObject(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.m.CatchUp(ctx) }()
 	eventually(t, "the next object is waited for", func() bool {
-		return len(ended) > 0 || slices.ContainsFunc(api.Requests("pods", false), func(r apitest.Request) bool { return strings.HasPrefix(r.Query["fieldSelector"], "metadata.name=missed-1") })
+		return len(ended) > 0 || slices.ContainsFunc(api.Requests("pods", false), func(r apitest.Request) bool {
+			return strings.HasPrefix(r.Query["fieldSelector"], "metadata.name=missed-1")
+		})
 	})
 	cancel()
 	if err := <-ended; err == nil {
