@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
@@ -103,8 +104,12 @@ type Log interface {
 	// at the end of the log. Of those that keep refuses nothing but the sequence is
 	// there: keep is given an event without its objects.
 	Read(after uint64, keep func(*event.Event, []string) bool) ([]Logged, error)
-	// Summary is an event of the log in one line, empty if it is not there any more or cannot be read.
-	Summary(sequence uint64) (string, error)
+	// Headlines calls f with the headlines of the records after a sequence, in order, until f
+	// returns false. A row is valid during the call only.
+	Headlines(after uint64, f func(*headline.Row) bool) error
+	// Event is an event of the log with its summary and the routes that took it when it was recorded, nil if it is
+	// not there any more or cannot be read.
+	Event(sequence uint64) (e *event.Event, routes []string, err error)
 	// Wait returns when there is an event after a sequence, or with ctx's error.
 	Wait(ctx context.Context, after uint64) error
 	// TimeOf is when the first event at or after the sequence was recorded; ok is false

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -231,8 +232,10 @@ const (
 type Frame struct {
 	Total      int                `json:"total"`
 	Counts     map[event.Type]int `json:"counts"`
-	Unreadable int                `json:"unreadable,omitempty"` // records, which are not in Total
+	Unreadable int                `json:"unreadable,omitempty"` // records without a headline, which are not in Total
 	Rows       []FrameRow         `json:"rows"`                 // at most 50, the oldest first
+
+	newest []uint64 // sequences of the last that were counted
 }
 
 // FrameRow is an event of a frame.
@@ -249,20 +252,36 @@ type FrameRow struct {
 	Routes    []string       `json:"routes,omitempty"` // that took it when it was recorded
 }
 
-func (f *Frame) add(e *event.Event, routes []string) {
+// add counts an event, and keeps its sequence if it may be shown.
+func (f *Frame) add(t event.Type, sequence uint64) {
 	f.Total++
-	f.Counts[e.Type]++
-	row := FrameRow{
-		Sequence: e.Sequence, ID: e.ID, Time: e.Time, Type: e.Type, Resource: e.Resource,
-		Namespace: e.Namespace, Name: e.Name, Routes: slices.Compact(slices.Sorted(slices.Values(routes))),
+	f.Counts[t]++
+	if len(f.newest) == 2*frameRows {
+		f.newest = append(f.newest[:0], f.newest[frameRows:]...)
 	}
-	if e.ChangedBy != nil {
-		row.Manager = e.ChangedBy.Manager
+	f.newest = append(f.newest, sequence)
+}
+
+// show reads the newest events that were counted. Of one that is gone, or cannot be read, there is no row.
+func (f *Frame) show(log Log) error {
+	for _, sequence := range f.newest[max(len(f.newest)-frameRows, 0):] {
+		e, routes, err := log.Event(sequence)
+		if err != nil {
+			return err
+		}
+		if e == nil {
+			continue
+		}
+		row := FrameRow{
+			Sequence: e.Sequence, ID: e.ID, Time: e.Time, Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name,
+			Summary: e.Summary, Routes: slices.Compact(slices.Sorted(slices.Values(routes))),
+		}
+		if e.ChangedBy != nil {
+			row.Manager = e.ChangedBy.Manager
+		}
+		f.Rows = append(f.Rows, row)
 	}
-	if len(f.Rows) == 2*frameRows {
-		f.Rows = append(f.Rows[:0], f.Rows[frameRows:]...)
-	}
-	f.Rows = append(f.Rows, row)
+	return nil
 }
 
 // frames sends what q asks for in frames, until that is done, ctx is, or the reader is gone.
@@ -306,15 +325,58 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 func (q *streamQuery) frame(ctx context.Context, log Log) (f *Frame, end bool, err error) {
 	f = &Frame{Counts: map[event.Type]int{}, Rows: []FrameRow{}}
 	began := time.Now()
-	for !end && time.Since(began) < frameInterval && ctx.Err() == nil && (q.limit <= 0 || f.Total < q.limit) {
+	more := func() bool {
+		return time.Since(began) < frameInterval && ctx.Err() == nil && (q.limit <= 0 || f.Total < q.limit)
+	}
+	count := q.count
+	if len(q.routes) > 0 { // which headlines do not have
+		count = q.countRecords
+	}
+	if end, err = count(log, f, more); err != nil { // headlines may be damaged; a store that failed shows again
+		end, err = q.countRecords(log, f, more)
+	}
+	if err != nil {
+		return f, false, err
+	}
+	if q.limit > 0 {
+		if q.limit -= f.Total; q.limit <= 0 {
+			q.limit = -1
+		}
+	}
+	return f, end, f.show(log)
+}
+
+// count counts by headlines, a fraction of the work of reading records, while there are more.
+func (q *streamQuery) count(log Log, f *Frame, more func() bool) (end bool, err error) {
+	_, last := log.Bounds()
+	end = true
+	err = log.Headlines(q.after, func(row *headline.Row) bool {
+		if end = more(); !end {
+			return false
+		}
+		q.after = row.Sequence
+		if row.Flags&headline.Rerecorded == 0 && q.wants(row.Type, &row.Resource, row.Namespace, row.Name) {
+			f.add(row.Type, row.Sequence)
+		}
+		return true
+	})
+	if end && err == nil {
+		q.after = max(q.after, last)
+	}
+	return end, err
+}
+
+// countRecords is count by the records.
+func (q *streamQuery) countRecords(log Log, f *Frame, more func() bool) (end bool, err error) {
+	for !end && more() {
 		batch, err := log.Read(q.after, func(e *event.Event, routes []string) bool {
 			if q.keep(e, routes) {
-				f.add(e, routes)
+				f.add(e.Type, e.Sequence)
 			}
 			return false
 		})
 		if err != nil {
-			return f, false, err
+			return false, err
 		}
 		for i := range batch {
 			q.after = batch[i].Sequence
@@ -324,16 +386,5 @@ func (q *streamQuery) frame(ctx context.Context, log Log) (f *Frame, end bool, e
 		}
 		end = len(batch) == 0
 	}
-	if q.limit > 0 {
-		if q.limit -= f.Total; q.limit <= 0 {
-			q.limit = -1
-		}
-	}
-	f.Rows = f.Rows[max(len(f.Rows)-frameRows, 0):]
-	for i := range f.Rows {
-		if f.Rows[i].Summary, err = log.Summary(f.Rows[i].Sequence); err != nil {
-			return f, end, err
-		}
-	}
-	return f, end, nil
+	return end, nil
 }

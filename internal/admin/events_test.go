@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -171,6 +172,12 @@ func (l busyLog) Read(after uint64, keep func(*event.Event, []string) bool) (out
 	return out, nil
 }
 
+func (l busyLog) Headlines(after uint64, keep func(*headline.Row) bool) error {
+	for n := after + 1; n <= l.last() && keep(&headline.Row{Sequence: n, Type: event.Updated, Namespace: "a", Name: "n"}); n++ {
+	}
+	return nil
+}
+
 func (l busyLog) Wait(ctx context.Context, after uint64) error {
 	for l.last() <= after && ctx.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
@@ -200,7 +207,7 @@ func TestFeed(t *testing.T) {
 		}
 		return all, id
 	}
-	for query, want := range map[string]int{"": 200, "&type=updated": 100, "&name=n7": 1, "&namespace=b": 0, "&limit=1": 16} { // a read of the fixture has 16
+	for query, want := range map[string]int{"": 200, "&type=updated": 100, "&name=n7": 1, "&namespace=b": 0, "&limit=1": 1, "&route=all": 200, "&route=blue": 0} {
 		all, _ := frames("/api/v1/events?view=feed&follow=false&since=0" + query)
 		total, counted := 0, 0
 		for _, frame := range all {
@@ -221,6 +228,11 @@ func TestFeed(t *testing.T) {
 			t.Errorf("%q: %d events, %d counted, want %d", query, total, counted, want)
 		}
 	}
+	f.headless = true
+	if all, _ := frames("/api/v1/events?view=feed&follow=false&since=0"); len(all) == 0 || all[0].Total != 200 {
+		t.Errorf("without headlines: %+v", all)
+	}
+	f.headless = false
 	all, id := frames("/api/v1/events?view=feed&follow=false", "Last-Event-ID", fmt.Sprint(first+149))
 	if n := len(all); n == 0 || all[n-1].Rows[len(all[n-1].Rows)-1].Name != "n199" || id != fmt.Sprint(first+199) {
 		t.Errorf("the rest in %d frames, up to %s", n, id)

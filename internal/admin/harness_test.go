@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
@@ -33,6 +34,7 @@ import (
 // fixture is what a server under test serves: a real log, real compact objects, and
 // a status that the test sets.
 type fixture struct {
+	headless bool // its headlines are damaged
 	t        testing.TB
 	cfg      Config
 	store    *store.Store
@@ -212,7 +214,36 @@ func (f *fixture) Read(after uint64, keep func(*event.Event, []string) bool) ([]
 	return out, nil
 }
 
-func (f *fixture) Summary(sequence uint64) (string, error) { return fmt.Sprint("of ", sequence), nil }
+// Headlines fails while f.headless.
+func (f *fixture) Headlines(after uint64, keep func(*headline.Row) bool) error {
+	if f.headless {
+		return store.ErrUnreadable
+	}
+	items, err := f.store.ReadLog(after, 1000)
+	for _, it := range items {
+		var e event.Event
+		if json.Unmarshal(it.Payload, &e) != nil {
+			continue
+		}
+		if !keep(&headline.Row{Sequence: it.Sequence, At: it.Time.UnixNano(), Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}) {
+			break
+		}
+	}
+	return err
+}
+
+func (f *fixture) Event(sequence uint64) (e *event.Event, routes []string, err error) {
+	item, ok, err := f.store.ReadRecord(sequence)
+	if err != nil || !ok {
+		return nil, nil, err
+	}
+	e = &event.Event{}
+	if err := json.Unmarshal(item.Payload, e); err != nil {
+		return nil, nil, nil //nolint:nilerr // like one that is gone
+	}
+	e.Sequence, e.Summary = sequence, fmt.Sprint("of ", sequence)
+	return e, []string{"all"}, nil
+}
 
 func (f *fixture) Wait(ctx context.Context, after uint64) error { return f.store.WaitLog(ctx, after) }
 

@@ -154,10 +154,14 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 }
 
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
-	return allows(q.types, string(e.Type)) && (q.name == "" || e.Name == q.name) &&
-		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, e.Namespace)) &&
-		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(e.Resource) })) &&
+	return q.wants(e.Type, &e.Resource, e.Namespace, e.Name) &&
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
+}
+
+// wants is keep for streams of all routes.
+func (q *streamQuery) wants(t event.Type, resource *event.Resource, namespace, name string) bool {
+	return allows(q.types, string(t)) && (q.name == "" || name == q.name) && (len(q.namespaces) == 0 || slices.Contains(q.namespaces, namespace)) &&
+		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(*resource) }))
 }
 
 func allows(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }

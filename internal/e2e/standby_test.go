@@ -117,11 +117,11 @@ func TestStandby(t *testing.T) {
 	p.settleAll(p.events, kinds...)
 	writers := p.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(3, 3))
-	ends := 0
+	ends, took := 0, map[bool][]time.Duration{} // by whether the leader resigned
 	for ; ends < 6 || soak() && p.history.count() < 50_000; ends++ {
 		p.delivered()
 		pause(t, time.Duration(rng.Int64N(int64(time.Second))))
-		before := p.terms()
+		before, began := p.terms(), time.Now()
 		switch ends % 3 {
 		case 0:
 			leader.kill()
@@ -135,6 +135,7 @@ func TestStandby(t *testing.T) {
 		}
 		was := leader
 		leader, other = p.lead(before)
+		took[ends%3 == 2] = append(took[ends%3 == 2], time.Since(began).Round(10*time.Millisecond))
 		if was == leader {
 			t.Fatal("a replica that does not run leads")
 		}
@@ -143,6 +144,7 @@ func TestStandby(t *testing.T) {
 	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("from the end of a leader to the next: killed %v, stopped %v (its own end included)", took[false], took[true])
 	p.check(ends, 0)
 }
 

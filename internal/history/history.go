@@ -274,6 +274,18 @@ func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(
 	return err
 }
 
+// Headlines calls f with the headlines of the records after a sequence, in order, until f returns
+// false. A row is valid during the call only. The error wraps store.ErrUnreadable for headlines that are damaged.
+func (r *Reader) Headlines(after uint64, f func(*headline.Row) bool) error {
+	err := r.rows(after+1, r.store.LogStats().Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
+		if !f(row) {
+			return errEnough
+		}
+		return nil
+	})
+	return ignoreEnough(err)
+}
+
 // errEnough ends a scan.
 var errEnough = errors.New("enough")
 

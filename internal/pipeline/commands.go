@@ -38,10 +38,13 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
+		if err := m.deleteMeta(pausedMeta + name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
 		if err := m.store.PurgeSink(name); err != nil {
+			return err
+		}
+		if err := m.deleteMeta(leftMeta + name); err != nil { // what it missed is of no use to a new sink
 			return err
 		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
@@ -86,10 +89,10 @@ func (m *Manager) PauseSink(ctx context.Context, name string) error {
 	})
 }
 
-func (m *Manager) endPause(name string) error {
+func (m *Manager) deleteMeta(key string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
-	b.DeleteMeta(pausedMeta + name)
+	b.DeleteMeta(key)
 	return m.store.Commit(b)
 }
 
@@ -104,7 +107,7 @@ func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
 			return &UnknownError{"sink", name}
 		}
-		if err := m.endPause(name); err != nil {
+		if err := m.deleteMeta(pausedMeta + name); err != nil {
 			return err
 		}
 		if sw := m.sinkWorker(name); sw != nil { // or it starts so

@@ -330,14 +330,21 @@ func (a *audit) catchUp(ctx context.Context) error {
 		if more, err = a.page(ctx); err != nil {
 			return err
 		}
-		for len(a.suspects) > 0 && !a.s.stopped() {
-			if err := a.s.pause(ctx); err != nil {
-				return err
-			}
-			if err := a.review(a.exists(ctx)); err != nil {
-				return err
+		for _, x := range slices.Clone(a.suspects) { // one by one: review leaves out the others
+			a.suspects = append(a.suspects[:0], x)
+			for !a.s.stopped() {
+				if err := a.review(a.exists(ctx)); err != nil {
+					return err
+				}
+				if len(a.suspects) == 0 {
+					break
+				}
+				if err := a.s.pause(ctx); err != nil {
+					return err
+				}
 			}
 		}
+		a.suspects = a.suspects[:0]
 	}
 	return nil
 }

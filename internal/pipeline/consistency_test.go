@@ -416,6 +416,46 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 	})
 }
 
+// TestCatchUpWaitsForEveryObject has one of several objects that the watch misses go while the others are waited for.
+func TestCatchUpWaitsForEveryObject(t *testing.T) {
+	api, _ := podServer(t, 3)
+	var down atomic.Bool
+	var asked atomic.Int32
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=missed-0") && asked.Add(1) == 2 {
+			api.Delete(podPath, "ns", "missed-0")
+		}
+		if r.URL.Path != podPath || r.URL.Query().Get("watch") != "true" || !down.Load() {
+			return false
+		}
+		apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		return true
+	})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	down.Store(true)
+	api.Cut()
+	s := l.m.informerList()[0]
+	eventually(t, "down", func() bool { return s.sub.Load().Watch().State == dynamicfactory.StateBackingOff })
+	for i := range 3 {
+		api.Put(podPath, "ns", fmt.Sprintf("missed-%d", i), nil)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- l.m.CatchUp(ctx) }()
+	eventually(t, "the next object is waited for", func() bool {
+		return len(ended) > 0 || slices.ContainsFunc(api.Requests("pods", false), func(r apitest.Request) bool {
+			return strings.HasPrefix(r.Query["fieldSelector"], "metadata.name=missed-1")
+		})
+	})
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("the watch is down, and has caught up")
+	}
+}
+
 // TestCatchUpWithoutAWatch: a watch that is down has not caught up, and a resource that never
 // could be listed is left out.
 func TestCatchUpWithoutAWatch(t *testing.T) {

@@ -227,16 +227,19 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 	return out, nil
 }
 
-func (p *parts) Summary(sequence uint64) (string, error) {
+func (p *parts) Event(sequence uint64) (e *event.Event, routes []string, err error) {
 	item, ok, err := p.d.store.ReadRecord(sequence)
 	if err != nil || !ok {
-		return "", ledger.IgnoreUnreadable(err)
+		return nil, nil, ledger.IgnoreUnreadable(err)
 	}
-	e, err := p.reader.LogEvent(item, func(*event.Event, []string) bool { return true })
-	if e == nil || err != nil {
-		return "", nil //nolint:nilerr // like one that cannot be read
+	e, err = p.reader.LogEvent(item, func(_ *event.Event, took []string) bool {
+		routes = took
+		return true
+	})
+	if err != nil {
+		return nil, nil, nil //nolint:nilerr // like one that is gone
 	}
-	return e.Summary, nil
+	return e, routes, nil
 }
 
 func (p *parts) Wait(ctx context.Context, after uint64) error { return p.d.store.WaitLog(ctx, after) }
