@@ -169,6 +169,26 @@ func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
 	r.Expect("gap   ")
 }
 
+// TestNoteOfAWatchThatIsGone: a note of a change in a namespace that was not seen goes with
+// the last watch that selects namespaces by label, if it tells of no loss.
+func TestNoteOfAWatchThatIsGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")))
+	if len(r.c.unjudged) != 1 {
+		t.Fatalf("the notes are %v, want one", r.c.unjudged)
+	}
+	chosen := []plan.Watch{committest.PodWatch(committest.ProdPods)}
+	if err := r.c.carry(chosen, nil); err != nil || len(r.c.unjudged) != 1 {
+		t.Fatalf("the notes are %v, want one, while a watch needs it; error %v", r.c.unjudged, err)
+	}
+	if err := r.c.carry([]plan.Watch{committest.PodWatch()}, nil); err != nil {
+		t.Fatal(err)
+	}
+	checkLate(r, nil)
+}
+
 // TestSelectorBeforeALateNamespace gives a watch a selector before a namespace is seen in
 // which objects are recorded: they are not new to anybody.
 func TestSelectorBeforeALateNamespace(t *testing.T) {
