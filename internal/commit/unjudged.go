@@ -171,7 +171,7 @@ func (c *Committer) dropUnneeded(b *store.Batch, watches []plan.Watch) error {
 			if u.Lost {
 				continue
 			}
-			partition := feed[:strings.LastIndexByte(feed, '#')]
+			partition, _ := ledger.SplitFeed(feed)
 			empty, err := c.ledger.Empty(partition, ledger.Key(namespace, ""))
 			if err != nil {
 				return err
