@@ -31,8 +31,8 @@ func (e *UnknownError) Error() string {
 // ErrConfigured means that something cannot be removed because it is in use.
 var ErrConfigured = errors.New("it is configured")
 
-// PurgeSink deletes a sink that is not configured any more, with its backlog and
-// its dead letters. It fails with [ErrConfigured] if the sink is.
+// PurgeSink deletes a sink that is not configured any more, with its backlog, its dead
+// letters and what routes hold for it. It fails with [ErrConfigured] if the sink is.
 func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	return m.call(ctx, func(context.Context) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
@@ -41,10 +41,14 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if err := m.deleteMeta(pausedMeta + name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
+		var err error
+		if ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.DropHeld(name) }); ended != nil || err != nil {
+			return errors.Join(ended, err)
+		}
 		if err := m.store.PurgeSink(name); err != nil {
 			return err
 		}
-		if err := m.deleteMeta(leftMeta + name); err != nil { // what it missed is of no use to a new sink
+		if err := m.deleteMeta(leftMeta + name); err != nil { // last: without it, one that is not purged would miss its gap
 			return err
 		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
