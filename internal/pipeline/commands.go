@@ -38,7 +38,7 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if err := m.deleteMeta(pausedMeta + name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
+		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
 		var err error
@@ -48,7 +48,7 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if err := m.store.PurgeSink(name); err != nil {
 			return err
 		}
-		if err := m.deleteMeta(leftMeta + name); err != nil { // last: without it, one that is not purged would miss its gap
+		if err := m.forgetAbsence(name); err != nil { // last: without it, one that is not purged would miss its gap
 			return err
 		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
@@ -93,10 +93,10 @@ func (m *Manager) PauseSink(ctx context.Context, name string) error {
 	})
 }
 
-func (m *Manager) deleteMeta(key string) error {
+func (m *Manager) endPause(name string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
-	b.DeleteMeta(key)
+	b.DeleteMeta(pausedMeta + name)
 	return m.store.Commit(b)
 }
 
@@ -111,7 +111,7 @@ func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
 			return &UnknownError{"sink", name}
 		}
-		if err := m.deleteMeta(pausedMeta + name); err != nil {
+		if err := m.endPause(name); err != nil {
 			return err
 		}
 		if sw := m.sinkWorker(name); sw != nil { // or it starts so
