@@ -87,6 +87,9 @@ func (c *Committer) carry(watches []plan.Watch, changed []addedWatch) error {
 			}
 		}
 	}
+	if err := c.dropUnneeded(b, watches); err != nil {
+		return err
+	}
 	for _, a := range changed {
 		if a.was != nil && a.watch.byLabels() {
 			if err := c.carryOver(b, a); err != nil {

@@ -1,10 +1,13 @@
 package commit
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/jsonpatch"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
@@ -197,6 +200,38 @@ func (t *timers) fire(g *group, b *timer.Bucket, now time.Time, room *int) error
 		}
 		return nil
 	})
+}
+
+// DropHeld deletes, durably, what routes hold for a sink that no route leads to, also in a full
+// store: a later sink of its name is not given it. What cannot be read is logged.
+func (b Barrier) DropHeld(sink string) error {
+	c := b.g.c
+	names, err := c.timers.table.Names()
+	for _, name := range names {
+		if name.Sink == sink {
+			err = errors.Join(err, c.dropBucket(&timer.Bucket{Name: name, Former: true}))
+		}
+	}
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
+		c.log.Error("what routes held for a purged sink cannot be read: a part of it stays", "sink", sink, "error", err)
+	case err != nil:
+		return fmt.Errorf("%w: delete timers: %w", ledger.ErrStore, err)
+	}
+	delete(c.timers.throttles, sink)
+	return nil
+}
+
+func (c *Committer) dropBucket(b *timer.Bucket) error {
+	defer c.metrics.holds(b)
+	for {
+		batch := c.store.NewBatch()
+		n, unread := c.timers.table.Clear(batch, b, timerLook)
+		err := c.store.Commit(batch)
+		if err = errors.Join(err, unread); err != nil || n < timerLook {
+			return err
+		}
+	}
 }
 
 // patchOfBodies is the patch between the two states of a record.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -139,7 +141,7 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) e
 		if !ok {
 			continue
 		}
-		g.dropUnjudged(namespace, s)
+		g.c.dropUnjudged(g.batch, namespace, s.ID)
 		if !u.Lost {
 			continue
 		}
@@ -153,11 +155,33 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) e
 	return nil
 }
 
-func (g *group) dropUnjudged(namespace string, s *Feed) {
-	g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + s.ID)
-	if delete(g.c.unjudged[namespace], s.ID); len(g.c.unjudged[namespace]) == 0 {
-		delete(g.c.unjudged, namespace)
+func (c *Committer) dropUnjudged(b *store.Batch, namespace, feed string) {
+	b.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
+	if delete(c.unjudged[namespace], feed); len(c.unjudged[namespace]) == 0 {
+		delete(c.unjudged, namespace)
 	}
+}
+
+// dropUnneeded deletes the notes without a loss that no watch needs, or whose objects are
+// recorded no more: nothing else ends them.
+func (c *Committer) dropUnneeded(b *store.Batch, watches []plan.Watch) error {
+	needed := slices.ContainsFunc(watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() })
+	for namespace, feeds := range c.unjudged {
+		for feed, u := range feeds {
+			if u.Lost {
+				continue
+			}
+			partition, _ := ledger.SplitFeed(feed)
+			empty, err := c.ledger.Empty(partition, ledger.Key(namespace, ""))
+			if err != nil {
+				return err
+			}
+			if !needed || empty {
+				c.dropUnjudged(b, namespace, feed)
+			}
+		}
+	}
+	return nil
 }
 
 func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
@@ -205,7 +229,7 @@ func (unseenNamespaces) step(g *group) (more bool, err error) {
 		}
 		for namespace, feeds := range g.c.unjudged {
 			if feeds[s.ID].Lost {
-				g.dropUnjudged(namespace, s)
+				g.c.dropUnjudged(g.batch, namespace, s.ID)
 			}
 		}
 	}

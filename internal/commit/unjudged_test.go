@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -167,6 +168,40 @@ func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
 	r.group.touchAll(r.running)
 	r.commit()
 	r.Expect("gap   ")
+}
+
+// TestNoteThatNothingNeeds: a note of a change in a namespace that was not seen, which tells of
+// no loss, goes with the last watch that selects namespaces by label and with its objects.
+func TestNoteThatNothingNeeds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		watch  plan.Watch
+		expire bool
+	}{
+		"no watch selects by label":        {watch: committest.PodWatch()},
+		"the objects are recorded no more": {watch: committest.PodWatch(committest.ProdPods), expire: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+			s := r.know()
+			r.commit(addedTo(s, r.Object("a", "u1", "3")))
+			if err := r.c.carry([]plan.Watch{committest.PodWatch(committest.ProdPods)}, nil); err != nil || len(r.c.unjudged) != 1 {
+				t.Fatalf("the notes are %v, want one, as it is needed; error %v", r.c.unjudged, err)
+			}
+			if tc.expire {
+				b := r.Store.NewBatch()
+				b.DeleteState(s.Partition, ledger.Key("ns", "a"))
+				if err := r.Store.Commit(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.c.carry([]plan.Watch{tc.watch}, nil); err != nil {
+				t.Fatal(err)
+			}
+			checkLate(r, nil)
+		})
+	}
 }
 
 // TestSelectorBeforeALateNamespace gives a watch a selector before a namespace is seen in

@@ -31,20 +31,24 @@ func (e *UnknownError) Error() string {
 // ErrConfigured means that something cannot be removed because it is in use.
 var ErrConfigured = errors.New("it is configured")
 
-// PurgeSink deletes a sink that is not configured any more, with its backlog and
-// its dead letters. It fails with [ErrConfigured] if the sink is.
+// PurgeSink deletes a sink that is not configured any more, with its backlog, its dead
+// letters and what routes hold for it. It fails with [ErrConfigured] if the sink is.
 func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	return m.call(ctx, func(context.Context) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if err := m.deleteMeta(pausedMeta + name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
+		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
+		}
+		var err error
+		if ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.DropHeld(name) }); ended != nil || err != nil {
+			return errors.Join(ended, err)
 		}
 		if err := m.store.PurgeSink(name); err != nil {
 			return err
 		}
-		if err := m.deleteMeta(leftMeta + name); err != nil { // what it missed is of no use to a new sink
+		if err := m.forgetAbsence(name); err != nil { // last: without it, one that is not purged would miss its gap
 			return err
 		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
@@ -89,10 +93,10 @@ func (m *Manager) PauseSink(ctx context.Context, name string) error {
 	})
 }
 
-func (m *Manager) deleteMeta(key string) error {
+func (m *Manager) endPause(name string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
-	b.DeleteMeta(key)
+	b.DeleteMeta(pausedMeta + name)
 	return m.store.Commit(b)
 }
 
@@ -107,7 +111,7 @@ func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
 			return &UnknownError{"sink", name}
 		}
-		if err := m.deleteMeta(pausedMeta + name); err != nil {
+		if err := m.endPause(name); err != nil {
 			return err
 		}
 		if sw := m.sinkWorker(name); sw != nil { // or it starts so

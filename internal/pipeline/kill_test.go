@@ -1,9 +1,11 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -167,6 +169,70 @@ func TestKilledAfterAPurge(t *testing.T) {
 		l.put("x", "5")
 		if got, want := strings.Join(l.queued("a"), ", "), "added u 2, added x 5"; got != want {
 			l.Errorf("the sink gets\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+// TestPurgeEndsWhatIsHeld purges a sink while the store is full, so that what a throttle holds
+// for it is not released, and puts it back. The new one is given nothing of the other's, and
+// nothing is noted of that one.
+func TestPurgeEndsWhatIsHeld(t *testing.T) {
+	throttled := func(name string, sinks ...string) []route.Spec {
+		spec := leadTo(name, "", sinks...)
+		spec.Throttle = time.Hour
+		return []route.Spec{spec}
+	}
+	rows := func(l *life, of string) (n int) {
+		l.Helper()
+		if err := l.Store.ScanMeta("timer/row/"+of, func(string, []byte) error { n++; return nil }); err != nil {
+			l.Fatal(err)
+		}
+		return n
+	}
+	dir := t.TempDir()
+	live := func(name string, do func(l *life)) {
+		t.Run(name, func(t *testing.T) { do(newLife(t, dir)) })
+	}
+	live("purged", func(l *life) {
+		ctx, stop := context.WithCancel(l.Context())
+		var upkeep sync.WaitGroup
+		upkeep.Go(func() { _ = l.Store.Run(ctx) }) // it measures the disk
+		defer upkeep.Wait()
+		defer stop()
+		l.apply(throttled("slow", "a", "b"))
+		l.put("v", "1")
+		l.put("v", "2")
+		full := func(routes []route.Spec) {
+			l.Helper()
+			st := l.state(routes)
+			st.Store.MinFree = noRoom
+			if err := l.m.Apply(l.Context(), st); err != nil {
+				l.Fatal(err)
+			}
+		}
+		full(throttled("slow", "a", "b"))
+		eventually(l.T, "the store is full", func() bool { return l.Store.Health().Paused })
+		full(throttled("slow", "b"))
+		if n := rows(l, "slow/a/"); n == 0 {
+			l.Fatal("nothing is held for the sink that left")
+		}
+		if err := l.m.PurgeSink(l.Context(), "a"); err != nil {
+			l.Fatal(err)
+		}
+		if _, found, err := l.Store.Meta(leftMeta + "a"); found || err != nil {
+			l.Errorf("the note of the purged sink stays: %t, %v", found, err)
+		}
+		full(throttled("slow", "a", "b"))
+	})
+	live("back", func(l *life) {
+		l.apply(throttled("slow", "a", "b"))
+		l.apply(throttled("other", "a", "b")) // what the former route holds is due
+		eventually(l.T, "what was held is released", func() bool { return rows(l, "slow/") == 0 })
+		if got := l.queued("a"); len(got) > 0 {
+			l.Errorf("the new sink gets %q of the purged one", got)
+		}
+		if got, want := strings.Join(l.queued("b"), ", "), "added v 1, updated v 2"; got != want {
+			l.Errorf("the other sink gets\n%s, want\n%s", got, want)
 		}
 	})
 }
