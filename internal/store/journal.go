@@ -89,7 +89,7 @@ func (s *Store) acknowledge(b *pebble.Batch) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	q.start.Do(func() { s.writers.Go(s.sequence) })
+	s.startSequence()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.acks == nil {
@@ -113,7 +113,15 @@ func (q *Queue) lockSettling() (unlock func()) {
 	return q.settling.Unlock
 }
 
-// sequence is the goroutine that appends and applies all batches, until the store is closed.
+// startSequence starts the goroutine of a journal, if there is one and it does not run. The caller is in a call of the
+// store, or is Run.
+func (s *Store) startSequence() {
+	if q := s.sequencer; q != nil {
+		q.start.Do(func() { s.writers.Go(s.sequence) })
+	}
+}
+
+// sequence is the goroutine that appends and applies all batches, until no call of a store that is closed is left.
 func (s *Store) sequence() {
 	q := s.sequencer
 	var later <-chan time.Time
@@ -133,7 +141,7 @@ func (s *Store) sequence() {
 		case <-later:
 		case <-idle.C:
 			alive = true
-		case <-s.life.ended:
+		case <-s.life.idle:
 			s.appendGroup(nil, false)
 			return
 		case <-s.failed:
@@ -163,19 +171,18 @@ func (s *Store) appendGroup(group []write, alive bool) {
 	b := q.acks
 	q.acks = nil
 	q.mu.Unlock()
-	if b == nil && alive {
-		b = s.db.NewBatch()
-	}
 	var errs []error
 	for _, w := range group {
-		switch {
-		case w.batch.Empty():
-		case b == nil:
-			b = s.db.NewBatch()
-			fallthrough
-		default:
-			errs = append(errs, b.Apply(w.batch, nil))
+		if w.batch.Empty() {
+			continue
 		}
+		if b == nil {
+			b = s.db.NewBatch()
+		}
+		errs = append(errs, b.Apply(w.batch, nil))
+	}
+	if b == nil && alive {
+		b = s.db.NewBatch()
 	}
 	err := errors.Join(errs...)
 	if err == nil && b != nil {

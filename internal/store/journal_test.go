@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -120,7 +121,7 @@ func (x *machine) checkStandby(t *rapid.T) {
 // openJournaled opens a store with a sink and 100 of its entries.
 func openJournaled(t *testing.T, fs vfs.FS, j *testJournal) (*Store, *Queue) {
 	t.Helper()
-	s, err := Open("store", Options{FS: fs, Journal: j.writer()})
+	s, err := Open("store", Options{firstSequence: 1, FS: fs, Journal: j.writer()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,6 +245,36 @@ func TestCloseWithoutTheJournal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	checkBehind(t, fs, j, at)
+}
+
+// TestCloseWaitsForCalls: a call that began before Close is completed, or refused, although the journal is slow.
+func TestCloseWaitsForCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j := &testJournal{}
+		s, q := openJournaled(t, vfs.NewMem(), j)
+		j.gate = make(chan struct{})
+		var calls sync.WaitGroup
+		for range 5 {
+			calls.Go(func() {
+				if err := q.PutNote([]byte("note")); err != nil {
+					t.Errorf("a note: %v", err)
+				}
+			})
+			synctest.Wait() // the first is being appended, the others wait
+		}
+		calls.Go(func() {
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+		synctest.Wait()
+		close(j.gate)
+		calls.Wait()
+		if err := s.Err(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestLeaveJournal: a directory that has left its journal has its records.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -65,9 +64,6 @@ func (r *Replica) Position() Position { return r.position }
 // Fresh reports whether the directory had nothing in it when it was opened.
 func (r *Replica) Fresh() bool { return r.fresh }
 
-// Err is nil until a write fails; then the process must restart.
-func (r *Replica) Err() error { return r.s.Err() }
-
 // Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
 func (r *Replica) Apply(p Position, batch []byte) error {
 	if err := r.s.use(); err != nil {
@@ -101,9 +97,6 @@ func (r *Replica) Sync() error {
 	defer r.s.life.leave()
 	return errors.Join(syncLog(r.s.db), r.s.Err(), r.s.measure())
 }
-
-// Compact removes from the files what was overwritten or deleted before.
-func (r *Replica) Compact(ctx context.Context) error { return r.s.EraseObsolete(ctx) }
 
 // Close releases the directory.
 func (r *Replica) Close() error {

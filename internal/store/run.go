@@ -27,9 +27,7 @@ const (
 // Run measures the disk, applies retention, repairs tables and makes acks durable. It
 // returns nil when the context ends, and Err when the store fails.
 func (s *Store) Run(ctx context.Context) error {
-	if q := s.sequencer; q != nil {
-		q.start.Do(func() { s.writers.Go(s.sequence) })
-	}
+	s.startSequence()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	reclaim := make(chan reclaimable, 1)

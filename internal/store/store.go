@@ -262,7 +262,7 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) e
 	}
 	w := write{b, wo, make(chan error, 1)}
 	if s.sequencer != nil {
-		s.sequencer.start.Do(func() { s.writers.Go(s.sequence) })
+		s.startSequence()
 		select {
 		case s.writes <- w:
 		case <-s.failed:
@@ -364,22 +364,17 @@ func (s *Store) Close() error {
 	if s.Err() != nil {
 		return s.closeFailed()
 	}
-	written := make(chan struct{})
 	if s.sequencer != nil {
 		stop := time.AfterFunc(closeFailedWait, s.sequencer.cancel)
 		defer stop.Stop()
 	}
-	go func() {
-		defer close(written)
-		<-s.life.idle
-		s.writers.Wait()
-	}()
 	select {
-	case <-written:
+	case <-s.life.idle:
 	case <-s.failed:
 		return s.closeFailed()
 	}
-	if s.Err() != nil { // of the last acks
+	s.writers.Wait()
+	if s.Err() != nil { // the journal did not take the last acks
 		return s.closeFailed()
 	}
 	return errors.Join(s.db.Close(), s.files.Close())
