@@ -153,7 +153,7 @@ func (k *checker) store() {
 	k.require(s.Path != "", "store.path", "must not be empty")
 	k.require(s.MaxBytes.Value() >= minStore, "store.maxBytes", "must be at least 16Mi")
 	if key := s.RedactionKey; key != nil {
-		k.require((key.Env == "") != (key.File == ""), "store.redactionKey", "name exactly one source: {env: NAME} or {file: PATH}")
+		k.secret(key, "store.redactionKey")
 	}
 	k.require(s.Retention.MaxAge >= 0, "store.retention.maxAge", "must not be negative; 0 keeps nothing that every sink has taken")
 	k.require(s.DeadLetters.MaxAge >= 0, "store.deadLetters.maxAge", "must not be negative; 0s keeps dead letters until they are retried or dropped")
@@ -179,9 +179,13 @@ func (k *checker) journal(j *Journal) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(secrets)) {
 		if s := secrets[key]; s != nil {
-			k.require((s.Env == "") != (s.File == ""), path+key, "name exactly one source: {env: NAME} or {file: PATH}")
+			k.secret(s, path+key)
 		}
 	}
+}
+
+func (k *checker) secret(s *Secret, path string) {
+	k.require((s.Env == "") != (s.File == ""), path, "name exactly one source: {env: NAME} or {file: PATH}")
 }
 
 // streamName is what the server takes and a file name can hold.

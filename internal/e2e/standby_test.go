@@ -77,6 +77,17 @@ func (p *pair) lead(before [2]int) (leader, other *daemon) {
 
 func (p *pair) terms() [2]int { return [2]int{terms(p.daemons[0]), terms(p.daemons[1])} }
 
+// start returns when one daemon leads, the other runs, and nothing is part of the first list any more.
+func (p *pair) start() (leader, other *daemon) {
+	p.t.Helper()
+	before := p.terms()
+	p.daemons[0].start()
+	leader, other = p.lead(before)
+	other.start()
+	p.settleAll(p.events, kinds...)
+	return leader, other
+}
+
 // delivered waits for an event that was not there before.
 func (p *pair) delivered() {
 	p.t.Helper()
@@ -110,11 +121,7 @@ func (p *pair) check(ends, restarts int) {
 // order. The other takes over; everything is delivered, in order, once but for what was in flight.
 func TestStandby(t *testing.T) {
 	p := newPair(t)
-	before := p.terms()
-	p.daemons[0].start()
-	leader, other := p.lead(before)
-	other.start()
-	p.settleAll(p.events, kinds...)
+	leader, _ := p.start()
 	writers := p.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(3, 3))
 	ends, took := 0, map[bool][]time.Duration{} // by whether the leader resigned
@@ -133,13 +140,13 @@ func TestStandby(t *testing.T) {
 		case 2:
 			leader.stop()
 		}
-		was := leader
-		leader, other = p.lead(before)
+		next, other := p.lead(before)
 		took[ends%3 == 2] = append(took[ends%3 == 2], time.Since(began).Round(10*time.Millisecond))
-		if was == leader {
+		if next == leader {
 			t.Fatal("a replica that does not run leads")
 		}
 		other.start()
+		leader = next
 	}
 	if err := writers(); err != nil {
 		t.Fatal(err)
@@ -151,41 +158,31 @@ func TestStandby(t *testing.T) {
 // TestStandbyAsleep stops the leader's process until the other leads: it delivers nothing when it wakes, and ends.
 func TestStandbyAsleep(t *testing.T) {
 	p := newPair(t)
-	before := p.terms()
-	p.daemons[0].start()
-	leader, other := p.lead(before)
-	other.start()
-	p.settleAll(p.events, kinds...)
+	asleep, _ := p.start()
 	writers := p.sustain(2, 60, 0)
 	p.delivered()
-	before = p.terms()
-	leader.signal(syscall.SIGSTOP)
-	asleep := leader
-	leader, other = p.lead(before)
+	before := p.terms()
+	asleep.signal(syscall.SIGSTOP)
+	p.lead(before)
 	p.delivered()
 	asleep.signal(syscall.SIGCONT)
 	if code := asleep.wait(); code != 3 {
 		t.Errorf("exit code %d of the leader that was replaced, want 3", code)
 	}
-	other.start()
+	asleep.start()
 	p.delivered()
 	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
-	_ = leader
 	p.check(1, 0)
 }
 
 // TestStandbyWithoutServers ends NATS servers, one of three, two, all; and both replicas while these are away.
 func TestStandbyWithoutServers(t *testing.T) {
 	p := newPair(t)
-	before := p.terms()
-	p.daemons[0].start()
-	leader, other := p.lead(before)
-	other.start()
-	p.settleAll(p.events, kinds...)
+	leader, other := p.start()
 	writers := p.sustain(2, 30, 0)
-	ends := 0
+	ends, before := 0, p.terms()
 	for n := 1; n <= 3; n++ {
 		for _, node := range p.nodes[:n] {
 			node.Kill()
@@ -204,13 +201,12 @@ func TestStandbyWithoutServers(t *testing.T) {
 			node.Start()
 		}
 		if n == 3 {
-			leader, other = p.lead(before)
+			p.lead(before)
 		}
 		p.delivered()
 	}
 	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = leader, other
 	p.check(ends, 3)
 }

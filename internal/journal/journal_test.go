@@ -13,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
@@ -21,11 +20,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
-func TestMain(m *testing.M) {
-	if !natstest.Main() {
-		goleak.VerifyTestMain(m)
-	}
-}
+func TestMain(m *testing.M) { natstest.VerifyMain(m) }
 
 // patience is for elections in a cluster of servers on a loaded machine.
 const patience = time.Minute
@@ -74,6 +69,21 @@ func open(t *testing.T, c journal.Config) *journal.Client {
 func startOne(t *testing.T) *natstest.Node {
 	t.Helper()
 	return natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})
+}
+
+// connect is for what others do to a stream.
+func connect(t *testing.T, node *natstest.Node) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 // contend begins the next term behind all that is there, and returns what was read.
@@ -239,15 +249,7 @@ func TestOthersPast(t *testing.T) {
 		}
 	}
 	// Somebody without the key appends.
-	nc, err := nats.Connect(node.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := connect(t, node)
 	stream, err := js.Stream(t.Context(), "J")
 	if err != nil {
 		t.Fatal(err)
@@ -290,15 +292,7 @@ func TestOthersPast(t *testing.T) {
 func TestStreamIsRefused(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
-	nc, err := nats.Connect(node.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := connect(t, node)
 	for name, edit := range map[string]func(*jetstream.StreamConfig){
 		"subjects": func(c *jetstream.StreamConfig) { c.Subjects = []string{"a", "b"} },
 		"memory":   func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },

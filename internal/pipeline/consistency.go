@@ -330,8 +330,9 @@ func (a *audit) catchUp(ctx context.Context) error {
 		if more, err = a.page(ctx); err != nil {
 			return err
 		}
-		for _, x := range slices.Clone(a.suspects) { // one by one: review leaves out the others
-			a.suspects = append(a.suspects[:0], x)
+		suspects := a.suspects
+		for i := range suspects { // one by one: review leaves out the others
+			a.suspects = suspects[i : i+1]
 			for !a.s.stopped() {
 				if err := a.review(a.exists(ctx)); err != nil {
 					return err
@@ -344,7 +345,7 @@ func (a *audit) catchUp(ctx context.Context) error {
 				}
 			}
 		}
-		a.suspects = a.suspects[:0]
+		a.suspects = suspects[:0]
 	}
 	return nil
 }

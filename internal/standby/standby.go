@@ -36,15 +36,12 @@ type Config struct {
 	Options store.Options
 	// Open opens the directory to lead.
 	Open func(store.Journal) (*store.Store, error)
-	// TakeOverAfter is how long a leader may be silent, at least MinTakeOver.
+	// TakeOverAfter is how long a leader may be silent. It writes each second.
 	TakeOverAfter time.Duration
 	Host          string // names the replica for people
 	Log           *slog.Logger
 	Registerer    prometheus.Registerer
 }
-
-// MinTakeOver is the least time-out: a leader writes each second.
-const MinTakeOver = 3 * time.Second
 
 // Member is a [replica.Member].
 type Member struct {
@@ -113,13 +110,21 @@ func (m *Member) Lag() time.Duration {
 func (m *Member) Hold(ctx context.Context) error {
 	const poll = 100 * time.Millisecond
 	for m.writer.Age() > m.cfg.TakeOverAfter/2 {
-		select {
-		case <-time.After(poll):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := sleep(ctx, poll); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// sleep waits for d; it returns the context's error if that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // identity names the directory, so that a process knows whether the last leader was in it: the directory is locked, so
@@ -187,9 +192,7 @@ func (m *Member) connect(ctx context.Context) (*journal.Client, error) {
 			said = true
 			m.cfg.Log.Warn("the journal does not answer; this replica waits for it", "error", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if sleep(ctx, pause) != nil {
 			return nil, ctx.Err()
 		}
 	}
@@ -209,6 +212,8 @@ type follower struct {
 const (
 	readWait  = 200 * time.Millisecond
 	syncEvery = 10 * time.Second
+	// lookEvery is how often a follower that reads nothing asks whether that is all: a leader writes as often.
+	lookEvery = time.Second
 )
 
 // follow applies entries until this replica has begun a term.
@@ -223,7 +228,7 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 			return nil, err
 		case err != nil:
 			f.fails(err)
-			time.Sleep(readWait / 2) // bounded; the context is looked at next
+			_ = sleep(ctx, readWait/2) // the context is looked at next
 		case e != nil:
 			if err := f.apply(e); err != nil {
 				return nil, err
@@ -268,10 +273,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			return nil, err
 		}
 		f.fails(err)
-		select {
-		case <-time.After(readWait):
-		case <-ctx.Done():
-		}
+		_ = sleep(ctx, readWait) // as above
 	}
 	return nil, ctx.Err()
 }
@@ -336,6 +338,16 @@ func (f *follower) apply(e *journal.Entry) error {
 
 // idle contends if there is a reason to; the writer is nil if there is none, or another was faster.
 func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
+	patience := f.cfg.TakeOverAfter
+	switch {
+	case f.resigned, f.State().Leader == f.id:
+		patience = 0
+	case f.reader.At().Last == 0:
+		patience *= 2 // the first term is of a replica that has records, if there is one
+	}
+	if time.Since(f.alive) < patience && !f.failing && time.Since(f.State().Heard) < lookEvery {
+		return nil, nil //nolint:nilnil // as documented
+	}
 	done, err := f.reader.CaughtUp(ctx)
 	if err != nil {
 		return nil, err
@@ -349,13 +361,6 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		f.cfg.Log.Info("the journal is read again")
 	}
 	f.note(func(s *replica.State) { s.Heard = time.Now() })
-	patience := f.cfg.TakeOverAfter
-	switch {
-	case f.resigned, f.State().Leader == f.id:
-		patience = 0
-	case f.reader.At().Last == 0:
-		patience *= 2 // the first term is of a replica that has records, if there is one
-	}
 	if time.Since(f.alive) < patience {
 		return nil, nil //nolint:nilnil // as documented
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/standby"
@@ -24,11 +23,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
-func TestMain(m *testing.M) {
-	if !natstest.Main() {
-		goleak.VerifyTestMain(m)
-	}
-}
+func TestMain(m *testing.M) { natstest.VerifyMain(m) }
 
 // patience is for elections of servers on a loaded machine.
 const patience = time.Minute

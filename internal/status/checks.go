@@ -130,7 +130,7 @@ func (s *Status) checkStore() Check {
 	case s.Store.Failed != "":
 		c.fail("%s", s.Store.Failed)
 	case j != nil && j.Lag > journalLag:
-		c.fail("the journal takes nothing since %s; nothing is recorded or delivered until it does", j.Lag.Round(time.Second))
+		c.fail("the journal has taken nothing for %s; nothing is recorded or delivered until it does", j.Lag.Round(time.Second))
 	case s.Store.CommitStuck > stuck:
 		c.fail("a commit hangs for %s", s.Store.CommitStuck.Round(time.Second))
 	case s.Store.Paused:

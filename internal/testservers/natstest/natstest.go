@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
 )
 
 // nodeEnv makes the test binary a server instead, so that it can be killed, or stopped,
@@ -34,6 +35,13 @@ func Main() bool {
 		os.Exit(1) //nolint:forbidigo // it is the main function of this process
 	}
 	return true
+}
+
+// VerifyMain is a TestMain of tests that must leave no goroutine.
+func VerifyMain(m *testing.M) {
+	if !Main() {
+		goleak.VerifyTestMain(m)
+	}
 }
 
 // patience is for what takes a moment on an idle machine.

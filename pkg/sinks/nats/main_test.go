@@ -3,13 +3,7 @@ package nats_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
-func TestMain(m *testing.M) {
-	if !natstest.Main() {
-		goleak.VerifyTestMain(m)
-	}
-}
+func TestMain(m *testing.M) { natstest.VerifyMain(m) }
