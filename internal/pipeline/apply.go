@@ -217,7 +217,6 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	m.setStarting(start)
 	defer m.setStarting(nil)
 	m.committer.HoldRelabels()
-	m.noteMissing(d.missing)
 	for _, s := range d.feeds {
 		m.metrics.watches(s)
 		for _, h := range s.Watches() {
@@ -408,6 +407,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 		return err
 	}
 	put := func(b commit.Barrier) error {
+		m.noteMissing(d.missing) // what is not missing any more is given from here on
 		if a != nil {
 			if err := m.noteRoutes(a.state); err != nil {
 				return err

@@ -290,7 +290,7 @@ func (w *world) isKilled() bool {
 
 // ready reports whether the daemon is ready, and watches everything.
 func (w *world) ready() bool {
-	if w.life == nil || w.isKilled() || w.life.store.Err() != nil {
+	if w.life == nil || w.life.store.Err() != nil {
 		return false
 	}
 	s := status.Status{Pipeline: w.life.manager.Reader().Status()}
@@ -300,7 +300,8 @@ func (w *world) ready() bool {
 			return false // it is known not to be possible at present
 		}
 	}
-	return status.Worst(s.Checks(time.Now())) != status.Failed
+	// A process that is cut off comes as far as ready, too, without it being durable.
+	return status.Worst(s.Checks(time.Now())) != status.Failed && !w.isKilled()
 }
 
 // forgive has additions that are not delivered yet come as they may: other watches may be given
