@@ -130,6 +130,7 @@ func (g *group) unreadable(c *sighting, cause error) error {
 func (g *group) seen(c *sighting, given bool) error {
 	s := c.feed
 	s.observed.Inc()
+	s.emptyList()
 	p := c.obj.Position()
 	ofList := c.unknown || p == 0 && !given
 	if err := g.takeUp(c, p, ofList); err != nil {

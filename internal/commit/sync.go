@@ -28,13 +28,19 @@ func (c *feedSynced) process(g *group) error {
 		return nil // a later list is swept
 	}
 	if s.listed != nil {
-		if sub := s.informer(); sub != nil && s.first == "" && s.position == 0 {
-			s.first = sub.Checkpoint(0) // of a list without objects
-		}
+		s.emptyList()
 		g.jobs = append(g.jobs, &sweep{feed: s, at: c.at})
 		return nil
 	}
 	return g.synced(s, c.at)
+}
+
+// emptyList notes the version of a first list without objects, which nothing carries. What
+// follows the list may come before feedSynced does: whichever is first calls it.
+func (s *Feed) emptyList() {
+	if sub := s.informer(); sub != nil && s.listed != nil && s.first == "" && s.position == 0 && !s.rewind {
+		s.first = sub.Checkpoint(0)
+	}
 }
 
 // synced notes that the first list is committed with all that it shows.

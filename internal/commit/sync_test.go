@@ -72,3 +72,34 @@ func TestSweepSparesWhatIsNewerThanItsList(t *testing.T) {
 	r.commit(listedBy(s, r.Object("b", "u3", "3")), listedBy(s, r.Object("c", "u4", "20").WithPosition(2)), &feedSynced{feed: s})
 	r.Expect("sync b u3 3", "sync c u4 20", "deleted gone u1 19")
 }
+
+// TestSweepBehindAListWithoutObjects begins with a list of a version at which there was
+// nothing yet. Changes that follow it may come before the end of the list is noticed.
+func TestSweepBehindAListWithoutObjects(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		rewind bool
+		follow bool // a change comes first
+		want   []string
+	}{
+		{name: "alone", want: []string{"deleted gone u1 19"}},
+		{name: "after a change", follow: true, want: []string{"added b u3 30", "deleted gone u1 19"}},
+		{name: "after a rollback", rewind: true, want: []string{"deleted gone u1 19", "deleted newer u2 25"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.feed(pods)
+			s.Subscribed(&informer{checkpoints: map[uint64]string{0: "20"}})
+			s.start, s.synced, s.rewind, s.listed = relist, true, tc.rewind, map[uint64]struct{}{}
+			r.recorded(s, r.Object("gone", "u1", "19"))
+			r.recorded(s, r.Object("newer", "u2", "25"))
+			var changes []change
+			if tc.follow {
+				changes = append(changes, addedTo(s, r.Object("b", "u3", "30").WithPosition(1)))
+			}
+			r.commit(append(changes, &feedSynced{feed: s})...)
+			r.Expect(tc.want...)
+		})
+	}
+}
