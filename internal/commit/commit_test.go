@@ -235,6 +235,8 @@ func (i *informer) Checkpoint(position uint64) (version string) {
 	return version
 }
 
+func (i *informer) Quiet(uint64) string { return "" }
+
 func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool) {
 	if i.list == nil || position >= i.list.End {
 		return dynamicfactory.List{}, false

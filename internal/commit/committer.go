@@ -440,6 +440,9 @@ func (g *group) putCheckpoints() error {
 		}
 		now := ledger.Checkpoint{HistorySince: s.historySince, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
+		if now.Resumable() {
+			now.Quiet = sub.Quiet(s.position)
+		}
 		if now.Same(s.saved) {
 			continue
 		}

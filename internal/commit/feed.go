@@ -87,6 +87,9 @@ type Acknowledger interface {
 	// Checkpoint returns the version to resume from when everything up to the position
 	// is committed; "": there is none yet.
 	Checkpoint(position uint64) string
+	// Quiet returns a later version that shows no difference, for where that of Checkpoint
+	// has expired; "": there is none.
+	Quiet(position uint64) string
 	// NextList returns the first list that ends after the position; withObjects: the first
 	// that has any.
 	NextList(position uint64, withObjects bool) (dynamicfactory.List, bool)

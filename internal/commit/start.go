@@ -20,12 +20,12 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 	defer s.begun.Store(true)
 	listed := &dynamicfactory.Snapshot{Relist: true, Known: c.recordedFor(s)}
 	if s.start != cold {
-		listed.ResourceVersion, listed.Time = s.resume.ListVersion(), s.resume.Time
+		listed.ResourceVersion, listed.Time, listed.Quiet = s.resume.ListVersion(), s.resume.Time, s.resume.Quiet
 	}
 	if s.start != warm {
 		return listed, nil
 	}
-	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
+	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet}
 	floor := s.resume.RecordedUpTo()
 	err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
 		snap.Objects = append(snap.Objects, o)

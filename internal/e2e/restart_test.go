@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -145,7 +146,8 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 		if err := json.Unmarshal([]byte(body), &st); err != nil {
 			t.Fatal(err)
 		}
-		v, err := strconv.ParseInt(st.Watches[0].Sources[0].ResourceVersion, 10, 64)
+		s := st.Watches[0].Sources[0]
+		v, err := strconv.ParseInt(cmp.Or(s.Quiet, s.ResourceVersion), 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ type Checkpoint struct {
 	Synced          bool                `json:"synced"`
 	Epoch           int                 `json:"epoch,omitempty"`
 	Recorded        string              `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Quiet           string              `json:"quiet,omitempty"`    // see dynamicfactory.DurableSubscription
 	Form            string              `json:"form"`               // of all recorded states; "" if they may differ
 	Sweeping        bool                `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *Listing            `json:"listing,omitempty"`  // a list that is committed in part
@@ -50,7 +51,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of

@@ -49,6 +49,7 @@ type DurableOptions struct {
 type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // of the version, for the Gap if it cannot be resumed; may be zero
+	Quiet           string    // of DurableSubscription.Quiet, with the ResourceVersion; may be empty
 	Objects         []*compact.Object
 	// Relist is for a program that has recorded only a part of a list at
 	// ResourceVersion. The informer then ignores Objects, lists the resource at that
@@ -118,6 +119,13 @@ func (s *DurableSubscription) Checkpoint(position uint64) string {
 	return s.informer.source.Checkpoint(position)
 }
 
+// Quiet returns, for a resource without bookmarks that has been quiet for minutes, a version
+// later than that of Checkpoint: the list at that version had exactly the objects of all
+// notifications up to the position. A subscriber that records both versions resumes from
+// Checkpoint's if the API server still has it, and else from this one; then only events of
+// objects that were created and deleted in between can be missing. Otherwise it is empty.
+func (s *DurableSubscription) Quiet(position uint64) string { return s.informer.source.Quiet(position) }
+
 // NextList returns the first list that ends after a position, and false if there is
 // none. The next object without a position, and the next deletion found by comparison,
 // belong to that list. withObjects skips empty lists: an object cannot belong to one. A
@@ -173,7 +181,7 @@ func (o *DurableOptions) snapshot() func(context.Context) (*rawwatch.Snapshot, e
 		if s == nil || err != nil {
 			return nil, err
 		}
-		return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
+		return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
 	}
 }
 

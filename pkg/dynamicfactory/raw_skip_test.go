@@ -1,6 +1,7 @@
 package dynamicfactory_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -144,12 +145,13 @@ func TestQuietSourceWithoutBookmarks(t *testing.T) {
 		behind := func() int {
 			var now, then int
 			_, _ = fmt.Sscan(s.Version(), &now)
-			_, _ = fmt.Sscan(sub.Checkpoint(j.seen()), &then)
+			_, _ = fmt.Sscan(cmp.Or(sub.Quiet(j.seen()), sub.Checkpoint(j.seen())), &then)
 			return now - then
 		}
 		if behind() > 30 {
-			t.Errorf("the checkpoint is %d versions behind", behind())
+			t.Errorf("the version is %d behind", behind())
 		}
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
 		asked := len(s.Requests("configmaps", false)) - 1
 		if asked < 20 || asked > 60 {
 			t.Errorf("asked for the version %d times in an hour", asked)
@@ -160,6 +162,7 @@ func TestQuietSourceWithoutBookmarks(t *testing.T) {
 		if older := behind(); older > 31 {
 			t.Errorf("after an event, the checkpoint is %d versions behind", older)
 		}
+		is(t, "quiet after an event", sub.Quiet(j.seen()), "")
 		is(t, "relists", sub.Status().Relists, 0)
 		for range 60 {
 			s.Advance(1)
@@ -191,6 +194,52 @@ func TestQuietSourceThatIsBehind(t *testing.T) {
 		j.expect(t, "initial a", "add b", "delete b")
 		is(t, "checkpoint after the events", sub.Checkpoint(j.seen()), "105")
 	})
+}
+
+// An object that came and went while a server held back what watches are to bring is in no
+// list. The events are read when the watch, or a restart, comes to them.
+func TestQuietSourceOfAStalledWatchMissesNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		restart bool
+		expired bool // the history is gone when it restarts
+		want    []string
+	}{
+		{"the watch", false, false, []string{"initial a", "add b", "delete b", "add c"}},
+		{"a restart", true, false, []string{"initial a", "add b", "delete b", "add c"}},
+		{"a restart without the history", true, true, []string{"initial a", "add c"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				f := factory(t, s)
+				j, sub := subscribe(t, f, configMapKey)
+				s.Stall(true)
+				put(s, "b")
+				s.Delete(configMapPath, "ns", "b")
+				s.Advance(10)
+				time.Sleep(20 * time.Minute)
+				is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
+				is(t, "quiet", sub.Quiet(j.seen()), s.Version())
+				if tc.restart {
+					snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+					snap.Quiet = sub.Quiet(j.seen())
+					sub.Close()
+					if tc.expired {
+						s.Compact()
+					}
+					j, sub = subscribe(t, f, configMapKey, remember(snap, dynamicfactory.DurableOptions{
+						OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+					}))
+				}
+				s.Stall(false)
+				put(s, "c")
+				synctest.Wait()
+				j.expect(t, tc.want...)
+				is(t, "quiet after events", sub.Quiet(j.seen()), "")
+			})
+		})
+	}
 }
 
 // A server that answers lists while it holds back what watches are to bring: the answer

@@ -32,6 +32,7 @@ type Progress struct {
 	last     uint64     // the last position
 	empty    uint64     // the position of an empty list that no event has followed; 0: none
 	complete Version    // the newest complete version: where a watch resumes
+	quiet    Version    // a later one that showed no difference; see Quiet
 	open     Version    // the version of the last event, unless it is complete
 	openUpTo uint64
 	openSeen []uint64 // the received events of the open version
@@ -137,6 +138,7 @@ func (p *Progress) Repeated(v Version, id uint64) bool {
 func (p *Progress) Event(v Version, id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.followedLocked(v)
 	p.last++
 	p.empty = 0
 	p.receivedLocked(v, id)
@@ -146,7 +148,18 @@ func (p *Progress) Event(v Version, id uint64) {
 func (p *Progress) Skip(v Version, id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.followedLocked(v)
 	p.receivedLocked(v, id)
+}
+
+// followedLocked ends Quiet with the event that follows: a later one proves that all before it
+// have been received.
+func (p *Progress) followedLocked(v Version) {
+	if !p.quiet.None() && Older(p.quiet.String(), v.String()) {
+		p.closeLocked()
+		p.completeLocked(p.quiet)
+	}
+	p.quiet = Version{}
 }
 
 func (p *Progress) receivedLocked(v Version, id uint64) {
@@ -161,15 +174,41 @@ func (p *Progress) receivedLocked(v Version, id uint64) {
 	p.openSeen = append(p.openSeen, id)
 }
 
-// CaughtUp is Bookmark, unless an event was received after a position or the version is
-// not later than the complete one.
-func (p *Progress) CaughtUp(position uint64, v Version) {
+// Quiet notes a version whose list has exactly the objects that were received up to a
+// position. Events of objects that came and went before that version may be missing, so
+// that it is resumed from only where the complete version is refused (FallBack). It is
+// ignored if an event was received after the position, or it is not later than the complete
+// version. Whatever is received next ends it, and makes it the complete version if it is a
+// later event.
+func (p *Progress) Quiet(position uint64, v Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == position && Older(p.complete.String(), v.String()) {
-		p.closeLocked()
-		p.completeLocked(v)
+		p.quiet = v
 	}
+}
+
+// QuietAt returns the version of Quiet, "" if there is none or anything was received after a
+// position.
+func (p *Progress) QuietAt(position uint64) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last > position {
+		return ""
+	}
+	return p.quiet.String()
+}
+
+// FallBack makes the version of Quiet the complete one. It reports whether there is one.
+func (p *Progress) FallBack() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.quiet.None() {
+		return false
+	}
+	p.closeLocked()
+	p.completeLocked(p.quiet)
+	return true
 }
 
 // Bookmark notes that everything up to a version has been received.
@@ -185,7 +224,7 @@ func (p *Progress) closeLocked() {
 }
 
 func (p *Progress) completeLocked(v Version) {
-	p.complete = v
+	p.complete, p.quiet = v, Version{}
 	p.markLocked(v, p.last)
 }
 
@@ -209,6 +248,16 @@ func (p *Progress) markLocked(v Version, upTo uint64) {
 func (p *Progress) Resume() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.complete.String()
+}
+
+// Seen is the newest version that is known to have been the server's.
+func (p *Progress) Seen() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.quiet.None() {
+		return p.quiet.String()
+	}
 	return p.complete.String()
 }
 

@@ -67,6 +67,7 @@ type Config struct {
 type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // of the version; may be zero
+	Quiet           string    // a later version; see Source.Quiet
 	// Relist requests a list at ResourceVersion from the server, in place of Objects; at
 	// the present version, if ResourceVersion is "".
 	Relist bool
@@ -162,7 +163,7 @@ func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 // Status returns the status of the source.
 func (s *Source) Status() Status {
 	t, _ := s.stats.get()
-	t.ResourceVersion, t.InFlight = s.progress.Resume(), s.window.InFlight()
+	t.ResourceVersion, t.Quiet, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.window.InFlight()
 	return t
 }
 
@@ -176,6 +177,12 @@ func (s *Source) Ack(position uint64) {
 // Checkpoint returns the newest version that is complete once everything up to a
 // position is durable; "" if there is none.
 func (s *Source) Checkpoint(position uint64) string { return s.progress.Checkpoint(position) }
+
+// Quiet returns a version later than the complete one if its list had exactly the objects
+// that were received up to a position, and the watch has been quiet; "" otherwise. Where the
+// complete version has expired, a watch resumes from it: only events of objects that came and
+// went before it can be missing.
+func (s *Source) Quiet(position uint64) string { return s.progress.QuietAt(position) }
 
 // NextList returns the first list that ends after a position. withObjects skips empty
 // lists.
@@ -323,9 +330,14 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 	gap := &Gap{Cause: CauseRollback, From: snapshot.ResourceVersion, FromTime: snapshot.Time}
 	if !back {
 		gap.Cause = CauseExpired
-		list, err = s.paged(ctx, snapshot.ResourceVersion, pageSize)
+		version := snapshot.ResourceVersion
+		list, err = s.paged(ctx, version, pageSize)
+		if apiclient.IsExpired(err) && snapshot.Quiet != "" {
+			version = snapshot.Quiet
+			list, err = s.paged(ctx, version, pageSize)
+		}
 		switch {
-		case err == nil && list.ResourceVersion == snapshot.ResourceVersion:
+		case err == nil && list.ResourceVersion == version:
 			gap = nil
 		case err == nil: // a server without exact lists
 		case apiclient.IsExpired(err) || apierrors.IsBadRequest(err):
@@ -350,6 +362,7 @@ func (s *Source) resume(snapshot *Snapshot) *objects {
 	list := &objects{Items: snapshot.Objects(s.progress.Next())}
 	list.ResourceVersion = snapshot.ResourceVersion
 	s.took(list)
+	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(snapshot.Quiet))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true

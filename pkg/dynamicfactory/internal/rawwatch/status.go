@@ -22,12 +22,13 @@ const (
 // Status is the status of a source.
 type Status struct {
 	State           State     `json:"state"`
-	Reason          string    `json:"reason,omitempty"`          // of a failure, in one word
-	Message         string    `json:"message,omitempty"`         // of a failure, in full
-	Since           time.Time `json:"since,omitzero"`            // start of the state
-	LastContact     time.Time `json:"lastContact,omitzero"`      // the last answer or event from the server
-	ResourceVersion string    `json:"resourceVersion,omitempty"` // from which a watch resumes
-	InFlight        int       `json:"inFlight"`                  // events forwarded and not acknowledged, with a window
+	Reason          string    `json:"reason,omitempty"`               // of a failure, in one word
+	Message         string    `json:"message,omitempty"`              // of a failure, in full
+	Since           time.Time `json:"since,omitzero"`                 // start of the state
+	LastContact     time.Time `json:"lastContact,omitzero"`           // the last answer or event from the server
+	ResourceVersion string    `json:"resourceVersion,omitempty"`      // from which a watch resumes
+	Quiet           string    `json:"quietResourceVersion,omitempty"` // from which it resumes if that one has expired
+	InFlight        int       `json:"inFlight"`                       // events forwarded and not acknowledged, with a window
 	// UnreadSince is the time up to which nothing can have been missed, while the watch fails,
 	// lists again or is paused; zero: it is read, or nothing was.
 	UnreadSince time.Time `json:"unreadSince,omitzero"`

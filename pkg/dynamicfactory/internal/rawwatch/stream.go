@@ -111,6 +111,10 @@ func (w *stream) run(ctx context.Context) {
 		case errors.As(err, &requested):
 			w.end(ctx, requested.cause, err)
 			return
+		case apiclient.IsExpired(err) && s.progress.FallBack():
+			s.stats.contact(func(t *Counters) { t.Expired++ })
+			s.log(ctx).Info("the version of a quiet watch has expired; resuming from a later list that showed no change", "resourceVersion", s.progress.Resume())
+			continue
 		case apiclient.IsExpired(err):
 			w.end(ctx, CauseExpired, err)
 			return

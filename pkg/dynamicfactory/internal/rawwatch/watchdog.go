@@ -116,17 +116,17 @@ func (d *watchdog) logPause(ctx context.Context) {
 		"resource", resourceName(d.source.cfg.GVR), "namespace", d.source.cfg.Namespace, "since", since)
 }
 
-// keepFresh advances the version to resume from, for a quiet source without bookmarks. The
-// list at that version has exactly the cached objects, and the watch stays quiet after it:
-// only objects that were created and deleted in between can be missing. An error changes
-// nothing. A dead server delays the watchdog by the time of a probe.
+// keepFresh finds a newer version to resume from if the complete one expires, for a quiet
+// source without bookmarks. The list at that version has exactly the cached objects, and the
+// watch stays quiet after it: only objects that were created and deleted in between can be
+// missing. An error changes nothing. A dead server delays the watchdog by the time of a probe.
 func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	s, a := d.source, d.trial
 	if a != nil && d.lastLine.Load() != a.lastLine {
 		a, d.trial = nil, nil
 	}
 	if a != nil && time.Since(a.at) >= freshTrial {
-		s.progress.CaughtUp(a.position, a.version)
+		s.progress.Quiet(a.position, a.version)
 		d.trial = nil
 	}
 	if d.trial != nil || quiet < freshAfter || time.Since(d.listed) < freshEvery || s.stats.bookmarks() > 0 {
@@ -177,7 +177,7 @@ func (s *Source) unchangedAt(ctx context.Context) (string, error) {
 // probe checks the server. nil: the watch is quiet because nothing changes.
 func (d *watchdog) probe(ctx context.Context) error {
 	s := d.source
-	back, err := s.behind(ctx, time.Now().Add(-silenceCheck), s.progress.Resume())
+	back, err := s.behind(ctx, time.Now().Add(-silenceCheck), s.progress.Seen())
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -204,7 +204,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	if suspect.IsZero() {
 		return nil
 	}
-	back, err := s.behind(ctx, suspect, s.progress.Resume())
+	back, err := s.behind(ctx, suspect, s.progress.Seen())
 	if err != nil {
 		return err
 	}
