@@ -363,7 +363,7 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 // that select it came later.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	t := event.Added
-	if u, noted := g.c.unjudged[o.GetNamespace()][s.ID]; !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From) {
+	if u, noted := g.c.noted(o.GetNamespace(), s); !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From) {
 		t = event.Sync
 	}
 	keep := false

@@ -70,7 +70,7 @@ func (h WatchRef) mayCover(namespace string) bool {
 	return h.byLabels() && h.Reads(namespace) && h.Watch.Selection.Namespaces.Names(namespace)
 }
 
-// unjudged are changes in a namespace that has not been seen, of one feed.
+// unjudged are changes in a namespace that has not been seen, of one part of the ledger.
 type unjudged struct {
 	From     string    // the version before them
 	FromTime time.Time // when that was committed
@@ -78,7 +78,8 @@ type unjudged struct {
 	Lost     bool      // an object had more than one of them, or was deleted
 }
 
-// unjudgedMeta begins the keys of unjudged changes: the namespace and the feed follow.
+// unjudgedMeta begins the keys of unjudged changes: the namespace and the part of the ledger
+// follow.
 const unjudgedMeta = "unjudged/"
 
 // loadUnjudged reads what an earlier life has left.
@@ -89,8 +90,8 @@ func (c *Committer) loadUnjudged() error {
 		if err := json.Unmarshal(value, &u); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		namespace, feed, _ := strings.Cut(strings.TrimPrefix(key, unjudgedMeta), "/")
-		c.putUnjudged(namespace, feed, u)
+		namespace, partition, _ := strings.Cut(strings.TrimPrefix(key, unjudgedMeta), "/")
+		c.putUnjudged(namespace, partition, u)
 		return nil
 	})
 	if err != nil {
@@ -99,11 +100,20 @@ func (c *Committer) loadUnjudged() error {
 	return nil
 }
 
-func (c *Committer) putUnjudged(namespace, feed string, u unjudged) {
+// noted are the unjudged changes of a feed's objects in a namespace.
+func (c *Committer) noted(namespace string, s *Feed) (u unjudged, ok bool) {
+	if s.Key.Namespace != "" && s.Key.Namespace != namespace {
+		return unjudged{}, false
+	}
+	u, ok = c.unjudged[namespace][s.Partition]
+	return u, ok
+}
+
+func (c *Committer) putUnjudged(namespace, partition string, u unjudged) {
 	if c.unjudged[namespace] == nil {
 		c.unjudged[namespace] = map[string]unjudged{}
 	}
-	c.unjudged[namespace][feed] = u
+	c.unjudged[namespace][partition] = u
 }
 
 // noteUnjudged notes a change that a watch which selects namespaces by label was not given,
@@ -113,7 +123,7 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	if o.t == event.Sync || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
-	u, noted := g.c.unjudged[namespace][s.ID]
+	u, noted := g.c.noted(namespace, s)
 	lost := o.t == event.Updated || o.t == event.Deleted
 	switch {
 	case !noted:
@@ -128,8 +138,8 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 		return
 	}
 	u.Lost = lost
-	g.c.putUnjudged(namespace, s.ID, u)
-	g.batch.PutMeta(unjudgedMeta+namespace+"/"+s.ID, ledger.Encode(u))
+	g.c.putUnjudged(namespace, s.Partition, u)
+	g.batch.PutMeta(unjudgedMeta+namespace+"/"+s.Partition, ledger.Encode(u))
 }
 
 // reportUnjudged reports the changes of a namespace's objects that could not be judged
@@ -137,11 +147,11 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 // now are left to [unseenNamespaces].
 func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) error {
 	for _, s := range feeds {
-		u, ok := g.c.unjudged[namespace][s.ID]
+		u, ok := g.c.noted(namespace, s)
 		if !ok {
 			continue
 		}
-		g.c.dropUnjudged(g.batch, namespace, s.ID)
+		g.c.dropUnjudged(g.batch, namespace, s.Partition)
 		if !u.Lost {
 			continue
 		}
@@ -155,9 +165,9 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) e
 	return nil
 }
 
-func (c *Committer) dropUnjudged(b *store.Batch, namespace, feed string) {
-	b.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
-	if delete(c.unjudged[namespace], feed); len(c.unjudged[namespace]) == 0 {
+func (c *Committer) dropUnjudged(b *store.Batch, namespace, partition string) {
+	b.DeleteMeta(unjudgedMeta + namespace + "/" + partition)
+	if delete(c.unjudged[namespace], partition); len(c.unjudged[namespace]) == 0 {
 		delete(c.unjudged, namespace)
 	}
 }
@@ -166,18 +176,39 @@ func (c *Committer) dropUnjudged(b *store.Batch, namespace, feed string) {
 // recorded no more: nothing else ends them.
 func (c *Committer) dropUnneeded(b *store.Batch, watches []plan.Watch) error {
 	needed := slices.ContainsFunc(watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() })
-	for namespace, feeds := range c.unjudged {
-		for feed, u := range feeds {
+	for namespace, of := range c.unjudged {
+		for partition, u := range of {
 			if u.Lost {
 				continue
 			}
-			partition, _ := ledger.SplitFeed(feed)
 			empty, err := c.ledger.Empty(partition, ledger.Key(namespace, ""))
 			if err != nil {
 				return err
 			}
 			if !needed || empty {
-				c.dropUnjudged(b, namespace, feed)
+				c.dropUnjudged(b, namespace, partition)
+			}
+		}
+	}
+	return nil
+}
+
+// laterRules are watches that get rules by which they need not know the labels of namespaces.
+// It is a change of its own, before they are in force.
+type laterRules []addedWatch
+
+// process reports to them what they were not given because labels were not known: they are
+// given the objects as they are now.
+func (x laterRules) process(g *group) error {
+	for _, a := range x {
+		for namespace := range g.c.unjudged {
+			u, ok := g.c.noted(namespace, a.feed)
+			was := a.was.of(namespace)
+			if !ok || !u.Lost || was == nil || !was.mayCover(namespace) {
+				continue
+			}
+			if err := g.unjudgedGap(a.feed, u, g.c.cfg.Now(), namespace, a.watch.sameWatch); err != nil {
+				return err
 			}
 		}
 	}
@@ -209,8 +240,8 @@ func (c *Committer) over() map[*Feed]unjudged {
 	}
 	by := map[*Feed]unjudged{}
 	for _, s := range append(c.cfg.Running(), c.resting...) {
-		for _, feeds := range c.unjudged {
-			u, ok := feeds[s.ID]
+		for namespace := range c.unjudged {
+			u, ok := c.noted(namespace, s)
 			if !ok || !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
 				continue
 			}
@@ -227,9 +258,9 @@ func (unseenNamespaces) step(g *group) (more bool, err error) {
 		if err := g.unjudgedGap(s, first, g.c.cfg.Now(), "", WatchRef.byLabels); err != nil {
 			return false, err
 		}
-		for namespace, feeds := range g.c.unjudged {
-			if feeds[s.ID].Lost {
-				g.c.dropUnjudged(g.batch, namespace, s.ID)
+		for namespace := range g.c.unjudged {
+			if u, _ := g.c.noted(namespace, s); u.Lost {
+				g.c.dropUnjudged(g.batch, namespace, s.Partition)
 			}
 		}
 	}

@@ -170,6 +170,49 @@ func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
 	r.Expect("gap   ")
 }
 
+// TestNoSelectorAfterALateNamespace takes the selector from a watch before the namespace is seen
+// in which objects changed: it is given the objects as they are, and a gap for the changes. The
+// feed that recorded them may be one of all namespaces, and the one of now that of one.
+func TestNoSelectorAfterALateNamespace(t *testing.T) {
+	t.Parallel()
+	in := func(namespaces ...string) func(*plan.Watch) {
+		return func(w *plan.Watch) { w.Namespaces = namespaces }
+	}
+	for name, tc := range map[string]struct {
+		watch plan.Watch
+		feed  string // its namespace
+		want  []string
+	}{
+		"the same feed":           {committest.PodWatch(), "", []string{"gap   ", "sync a u1 4"}},
+		"a feed of the namespace": {committest.PodWatch(in("ns")), "ns", []string{"gap   ", "sync a u1 4"}},
+		"a feed of another one":   {committest.PodWatch(in("other")), "other", nil},
+		"still by labels":         {committest.PodWatch(committest.ProdPods), "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := disk()
+			var r *rig
+			t.Run("before", func(t *testing.T) {
+				r = newRig(t, dir, committest.PodWatch(committest.ProdPods))
+				s := r.know()
+				s.saved.ResourceVersion, s.recordedForm = "2", s.Form
+				r.begin(s, true, committest.PodWatch(committest.ProdPods))
+				r.commit(addedTo(s, r.Object("a", "u1", "3")), updatedIn(s, r.Object("a", "u1", "4"), r.Object("a", "u1", "3")))
+				r.Expect()
+			})
+			r = newRig(t, dir, tc.watch)
+			if err := r.c.LoadNamespaces(); err != nil {
+				t.Fatal(err)
+			}
+			s := r.feedIn(pods, tc.feed)
+			s.synced, s.recordedForm = true, s.Form
+			r.begin(s, true, tc.watch)
+			r.commit()
+			r.Expect(tc.want...)
+		})
+	}
+}
+
 // TestNoteThatNothingNeeds: a note of a change in a namespace that was not seen, which tells of
 // no loss, goes with the last watch that selects namespaces by label and with its objects.
 func TestNoteThatNothingNeeds(t *testing.T) {

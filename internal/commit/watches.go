@@ -333,6 +333,12 @@ func (b Barrier) Change(x *WatchesChange) error {
 	if err := b.g.c.carry(x.watches, x.changed); err != nil {
 		return err
 	}
+	if len(b.g.c.unjudged) > 0 {
+		b.g.add(laterRules(slices.DeleteFunc(slices.Clone(x.changed), func(a addedWatch) bool { return a.was == nil || a.watch.byLabels() })))
+		if err := b.g.commit(false); err != nil { // the rules are durable later
+			return err
+		}
+	}
 	for s, watches := range x.stay {
 		s.watches.Store(&watches)
 	}

@@ -119,7 +119,8 @@ func PodWatch(edit ...func(*plan.Watch)) plan.Watch {
 
 // ProdPods has a watch select the namespaces with env=prod.
 func ProdPods(w *plan.Watch) {
-	filter, err := selector.NewFilter(selector.Namespaces{Selector: "env=prod"}, "", "")
+	w.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
+	filter, err := w.Selection.Filter()
 	if err != nil {
 		panic(err)
 	}
