@@ -198,13 +198,13 @@ func (c *Committer) dropUnneeded(b *store.Batch, watches []plan.Watch) error {
 type laterRules []addedWatch
 
 // process reports to them what they were not given because labels were not known: they are
-// given the objects as they are now.
+// given the objects as they are when their turn comes.
 func (x laterRules) process(g *group) error {
 	for _, a := range x {
 		for namespace := range g.c.unjudged {
 			u, ok := g.c.noted(namespace, a.feed)
 			was := a.was.of(namespace)
-			if !ok || !u.Lost || was == nil || !was.mayCover(namespace) {
+			if !ok || was == nil || !was.mayCover(namespace) {
 				continue
 			}
 			if err := g.unjudgedGap(a.feed, u, g.c.cfg.Now(), namespace, a.watch.sameWatch); err != nil {
@@ -216,7 +216,7 @@ func (x laterRules) process(g *group) error {
 }
 
 func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
-	to := s.saved.ResourceVersion
+	to := s.saved.RecordedUpTo()
 	if s.newest != nil {
 		to = ledger.Later(to, s.newest.GetResourceVersion())
 	}
