@@ -330,14 +330,14 @@ func (c *Committer) ReadNotes() error {
 
 // Change puts a change in place. It fails only with the store.
 func (b Barrier) Change(x *WatchesChange) error {
-	if err := b.g.c.carry(x.watches, x.changed); err != nil {
-		return err
-	}
 	if len(b.g.c.unjudged) > 0 {
 		b.g.add(laterRules(slices.DeleteFunc(slices.Clone(x.changed), func(a addedWatch) bool { return a.was == nil || a.watch.byLabels() })))
-		if err := b.g.commit(false); err != nil { // the rules are durable later
+		if err := b.g.commit(false); err != nil { // carry and the new rules end the notes
 			return err
 		}
+	}
+	if err := b.g.c.carry(x.watches, x.changed); err != nil {
+		return err
 	}
 	for s, watches := range x.stay {
 		s.watches.Store(&watches)
