@@ -380,6 +380,16 @@ func (g *group) commit(work bool) error {
 	return nil
 }
 
+// commitAlone makes a change durable at a barrier. The changes that wait for room in the store
+// are not part of it: they are judged by what the barrier puts in place.
+func (g *group) commitAlone(x change) error {
+	waiting, bytes := g.changes, g.bytes
+	g.changes, g.bytes = []change{x}, 0
+	err := g.commit(false)
+	g.changes, g.bytes = waiting, bytes
+	return err
+}
+
 // work does a part of the next job.
 func (g *group) work() error {
 	if len(g.jobs) == 0 {

@@ -183,8 +183,8 @@ func TestNoSelectorAfterALateNamespace(t *testing.T) {
 		feed  string // its namespace
 		want  []string
 	}{
-		"the same feed":           {committest.PodWatch(), "", []string{"gap   ", "sync a u1 4"}},
-		"a feed of the namespace": {committest.PodWatch(in("ns")), "ns", []string{"gap   ", "sync a u1 4"}},
+		"the same feed":           {committest.PodWatch(), "", []string{"gap   ", "added x u2 6", "sync a u1 4"}},
+		"a feed of the namespace": {committest.PodWatch(in("ns")), "ns", []string{"gap   ", "added x u2 6", "sync a u1 4"}},
 		"a feed of another one":   {committest.PodWatch(in("other")), "other", nil},
 		"still by labels":         {committest.PodWatch(committest.ProdPods), "", nil},
 	} {
@@ -207,6 +207,7 @@ func TestNoSelectorAfterALateNamespace(t *testing.T) {
 			s := r.feedIn(pods, tc.feed)
 			s.synced, s.recordedForm = true, s.Form
 			s.saved.ResourceVersion, s.saved.Recorded = "2", "4" // of the version there may be more
+			r.add(addedTo(s, r.Object("x", "u2", "6"))) // it waits for room in the store
 			r.begin(s, true, tc.watch)
 			r.commit()
 			for _, e := range r.Expect(tc.want...) {

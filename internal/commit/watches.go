@@ -331,8 +331,8 @@ func (c *Committer) ReadNotes() error {
 // Change puts a change in place. It fails only with the store.
 func (b Barrier) Change(x *WatchesChange) error {
 	if len(b.g.c.unjudged) > 0 {
-		b.g.add(laterRules(slices.DeleteFunc(slices.Clone(x.changed), func(a addedWatch) bool { return a.was == nil || a.watch.byLabels() })))
-		if err := b.g.commit(false); err != nil { // carry and the new rules end the notes
+		later := laterRules(slices.DeleteFunc(slices.Clone(x.changed), func(a addedWatch) bool { return a.was == nil || a.watch.byLabels() }))
+		if err := b.g.commitAlone(later); err != nil { // carry and the new rules end the notes
 			return err
 		}
 	}
