@@ -207,7 +207,7 @@ func TestNoSelectorAfterALateNamespace(t *testing.T) {
 			s := r.feedIn(pods, tc.feed)
 			s.synced, s.recordedForm = true, s.Form
 			s.saved.ResourceVersion, s.saved.Recorded = "2", "4" // of the version there may be more
-			r.add(addedTo(s, r.Object("x", "u2", "6"))) // it waits for room in the store
+			r.add(addedTo(s, r.Object("x", "u2", "6")))          // it waits for room in the store
 			r.begin(s, true, tc.watch)
 			r.commit()
 			for _, e := range r.Expect(tc.want...) {

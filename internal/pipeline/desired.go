@@ -26,6 +26,8 @@ type desired struct {
 	feeds   map[commit.Key]*commit.Feed
 	missing map[string]query.Missing
 
+	lookup func(pattern string) ([]dynamicfactory.Resource, error) // of one moment: a resource has one version
+
 	// resolved are the resources that patterns without a wildcard mean, by watch and
 	// pattern, and ambiguous the warnings about some of them.
 	resolved  map[string]string
@@ -48,7 +50,7 @@ func (d desired) undiscovered() bool {
 func (m *Manager) desire(st *plan.State) (desired, error) {
 	d := desired{
 		feeds: map[commit.Key]*commit.Feed{}, missing: map[string]query.Missing{},
-		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
+		resolved: map[string]string{}, ambiguous: map[string]ambiguity{}, lookup: m.cfg.Resolver.Table(),
 	}
 	var claims plan.Claims
 	var errs []error
@@ -62,7 +64,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 			}
 			rules = m.formerRules(w)
 		}
-		excluded := m.excluded(w)
+		excluded := excluded(w, d.lookup)
 		for _, pattern := range w.Resources {
 			resources, err := m.resolve(d, w, pattern)
 			if err != nil {
@@ -216,7 +218,7 @@ func (a *ambiguity) String() string {
 // a wildcard means is kept for as long as that resource is served: a definition that
 // is installed later under the same name in another group does not move the watch.
 func (m *Manager) resolve(d desired, w *plan.Watch, pattern string) ([]dynamicfactory.Resource, error) {
-	found, err := m.cfg.Resolver.Resolve(pattern)
+	found, err := d.lookup(pattern)
 	if p, perr := selector.ParseResource(pattern); perr != nil || p.Wildcard() {
 		return found, err
 	}
@@ -229,7 +231,7 @@ func (m *Manager) resolve(d desired, w *plan.Watch, pattern string) ([]dynamicfa
 		}
 	}
 	if before != "" && (err != nil || found[0].GVR.GroupResource().String() != before) && !strings.Contains(pattern, ".") {
-		if kept, kerr := m.cfg.Resolver.Resolve(before); kerr == nil {
+		if kept, kerr := d.lookup(before); kerr == nil {
 			if err == nil {
 				also = append(also, found[0].GVR.GroupResource().String())
 			}
@@ -252,9 +254,9 @@ func (m *Manager) resolve(d desired, w *plan.Watch, pattern string) ([]dynamicfa
 }
 
 // excluded returns a function that reports whether a watch leaves out a resource.
-func (m *Manager) excluded(w *plan.Watch) func(schema.GroupResource) bool {
+func excluded(w *plan.Watch, lookup func(pattern string) ([]dynamicfactory.Resource, error)) func(schema.GroupResource) bool {
 	return w.Excluder(func(name string) (schema.GroupResource, bool) {
-		found, err := m.cfg.Resolver.Resolve(name)
+		found, err := lookup(name)
 		if err != nil {
 			return schema.GroupResource{}, false
 		}
@@ -334,7 +336,7 @@ func (m *Manager) wants(w *plan.Watch, gr schema.GroupResource, scope string) bo
 
 // wantsAs is wants with what the patterns mean. Any goroutine may call it.
 func (m *Manager) wantsAs(resolved map[string]string, w *plan.Watch, gr schema.GroupResource, scope string) bool {
-	return !m.excluded(w)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
+	return !excluded(w, m.cfg.Resolver.Resolve)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
 		return meansAs(resolved, w, pattern, gr) && scope == ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // TestDesiredSources shows which informers a set of watches makes, and which
@@ -106,6 +107,39 @@ func TestDesiredSources(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// flipping is a Resolver whose cluster prefers another version of a resource from one question
+// to the next.
+type flipping struct{ versions [2]served }
+
+func (f *flipping) Changed() <-chan struct{} { return nil }
+
+func (f *flipping) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	return f.Table()(pattern)
+}
+
+func (f *flipping) Table() func(string) ([]dynamicfactory.Resource, error) {
+	now := f.versions[0]
+	f.versions[0], f.versions[1] = f.versions[1], now
+	return now.Resolve
+}
+
+// TestPreferredVersionChangesMeanwhile: two informers of one resource would judge each other's
+// records.
+func TestPreferredVersionChangesMeanwhile(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	older := widgets
+	older.GVR.Version = "v1beta1"
+	r.m.cfg.Resolver = &flipping{[2]served{{widgets}, {older}}}
+	for range 2 {
+		d, err := r.m.desire(&plan.State{Watches: []plan.Watch{
+			{Name: "a", Resources: []string{"widgets.example.com"}}, {Name: "b", Resources: []string{"widgets.example.com"}},
+		}})
+		if err != nil || len(d.feeds) != 1 {
+			t.Errorf("%d informers, want 1; error %v", len(d.feeds), err)
+		}
 	}
 }
 

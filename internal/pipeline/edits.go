@@ -134,7 +134,7 @@ func (m *Manager) adoptEdits(r *revision) {
 func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespace string) (edits redact.Edits, ok bool) {
 	for i := range st.Watches {
 		w := &st.Watches[i]
-		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || m.excluded(w)(gr) ||
+		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || excluded(w, m.cfg.Resolver.Resolve)(gr) ||
 			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return meansAs(m.resolved, w, pattern, gr) }) {
 			continue
 		}

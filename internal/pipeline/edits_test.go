@@ -296,6 +296,8 @@ func (unknown) Resolve(string) ([]dynamicfactory.Resource, error) {
 	return nil, dynamicfactory.ErrNotReady
 }
 
+func (u unknown) Table() func(string) ([]dynamicfactory.Resource, error) { return u.Resolve }
+
 // TestStartWithoutDiscoveryKeepsEditsByNamespace hides in each namespace what its watch
 // hides, while the served resources are not known.
 func TestStartWithoutDiscoveryKeepsEditsByNamespace(t *testing.T) {

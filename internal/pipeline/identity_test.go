@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -55,9 +56,16 @@ func (n *names) set(list ...dynamicfactory.Resource) {
 	n.changed <- struct{}{}
 }
 
-func (n *names) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+func (n *names) Resolve(pattern string) ([]dynamicfactory.Resource, error) { return n.Table()(pattern) }
+
+func (n *names) Table() func(string) ([]dynamicfactory.Resource, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	now := &names{list: n.list, err: n.err, other: maps.Clone(n.other)}
+	return now.resolve
+}
+
+func (n *names) resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	if full, ok := n.other[pattern]; ok {
 		pattern = full
 	}

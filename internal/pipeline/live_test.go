@@ -266,9 +266,13 @@ func (c *changing) set(list ...dynamicfactory.Resource) {
 }
 
 func (c *changing) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	return c.Table()(pattern)
+}
+
+func (c *changing) Table() func(string) ([]dynamicfactory.Resource, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return served(c.list).Resolve(pattern)
+	return served(c.list).Resolve
 }
 
 // metric is the sum of a metric's series.

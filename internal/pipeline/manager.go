@@ -43,6 +43,8 @@ type Resolver interface {
 	// Resolve returns the resources that a kubectl-style name or wildcard means,
 	// or the reason why there are none.
 	Resolve(pattern string) ([]dynamicfactory.Resource, error)
+	// Table returns Resolve with answers of one moment.
+	Table() func(pattern string) ([]dynamicfactory.Resource, error)
 	// Changed delivers a value when Resolve's answers may have changed.
 	Changed() <-chan struct{}
 }

@@ -30,6 +30,8 @@ type served []dynamicfactory.Resource
 
 func (s served) Changed() <-chan struct{} { return nil }
 
+func (s served) Table() func(string) ([]dynamicfactory.Resource, error) { return s.Resolve }
+
 // Resolve takes RESOURCE.GROUP for the first version listed, RESOURCE.VERSION.GROUP
 // for that one.
 func (s served) Resolve(pattern string) ([]dynamicfactory.Resource, error) {

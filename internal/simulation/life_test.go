@@ -90,11 +90,17 @@ func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 
 // resolver is discovery: what the cluster serves, as the history says.
 type resolver struct {
-	mu      sync.Mutex
+	changed chan struct{}
+
+	mu  sync.Mutex
+	now discovery // guarded by mu
+}
+
+// discovery is what it has found.
+type discovery struct {
 	widgets bool
 	beta    bool // the older version of widgets is the preferred one
 	away    bool // discovery has not succeeded in this life
-	changed chan struct{}
 }
 
 var (
@@ -107,8 +113,16 @@ var (
 func (r *resolver) Changed() <-chan struct{} { return r.changed }
 
 func (r *resolver) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	return r.Table()(pattern)
+}
+
+func (r *resolver) Table() func(string) ([]dynamicfactory.Resource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.now.resolve
+}
+
+func (r discovery) resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	switch {
 	case r.away:
 		return nil, dynamicfactory.ErrNotReady

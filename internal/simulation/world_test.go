@@ -50,7 +50,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	w := &world{
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
-		cluster: newCluster(), resolver: &resolver{widgets: true, changed: make(chan struct{}, 1)},
+		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
@@ -126,7 +126,7 @@ func (w *world) steps() []step {
 		{"reload", 4, func() error {
 			before := w.config.division()
 			what := w.config.change(r)
-			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.away || !w.widgets) {
+			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets) {
 				w.config.fresh = true
 			}
 			w.say(what)
@@ -163,15 +163,15 @@ func (w *world) steps() []step {
 			} else {
 				w.life.kill(r)
 			}
-			w.resolver.set(func() { w.resolver.away = true })
+			w.resolver.set(func() { w.resolver.now.away = true })
 			for range r.IntN(8) {
 				c.write(r, w.widgets)
 			}
 			return w.begin()
 		}},
 		{"discovery", 4, func() error {
-			if w.resolver.away {
-				w.resolver.set(func() { w.resolver.away = false })
+			if w.resolver.now.away {
+				w.resolver.set(func() { w.resolver.now.away = false })
 			}
 			return nil
 		}},
@@ -200,7 +200,7 @@ func (w *world) steps() []step {
 		}},
 		{"namespaces are served", 3, func() error { w.blind.Store(false); return nil }},
 		{"preferred version", 1, func() error {
-			w.resolver.set(func() { w.resolver.beta = !w.resolver.beta })
+			w.resolver.set(func() { w.resolver.now.beta = !w.resolver.now.beta })
 			return nil
 		}},
 		{"stall", 1, func() error {
@@ -253,7 +253,7 @@ func (w *world) steps() []step {
 				w.widgets = false
 				w.gone = true
 				c.removeWidgets()
-				w.resolver.set(func() { w.resolver.widgets = false })
+				w.resolver.set(func() { w.resolver.now.widgets = false })
 			}
 			return nil
 		}},
@@ -261,7 +261,7 @@ func (w *world) steps() []step {
 			if !w.widgets {
 				w.widgets = true
 				c.serveWidgets()
-				w.resolver.set(func() { w.resolver.widgets = true })
+				w.resolver.set(func() { w.resolver.now.widgets = true })
 			}
 			return nil
 		}},
@@ -393,7 +393,7 @@ func (w *world) heal() {
 			return
 		}
 	}
-	w.resolver.set(func() { w.resolver.away = false })
+	w.resolver.set(func() { w.resolver.now.away = false })
 	for _, r := range w.receivers {
 		r.mu.Lock()
 		r.mode = well
@@ -402,7 +402,7 @@ func (w *world) heal() {
 	if !w.widgets {
 		w.widgets = true
 		w.cluster.serveWidgets()
-		w.resolver.set(func() { w.resolver.widgets = true })
+		w.resolver.set(func() { w.resolver.now.widgets = true })
 	}
 	if ns := w.cluster.passing(); w.cluster.labels[ns] == "" { // nothing is in a namespace for good that is not there
 		w.cluster.relabel(ns, "x")

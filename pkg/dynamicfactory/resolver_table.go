@@ -205,16 +205,22 @@ func parsePattern(text string) (pattern, error) {
 // has the same objects as events.
 //
 // Errors wrap ErrBadPattern, ErrNotServed, ErrNotWatchable or ErrNotReady.
-func (r *Resolver) Resolve(name string) ([]Resource, error) {
-	p, err := parsePattern(name)
-	if err != nil {
-		return nil, err
-	}
+func (r *Resolver) Resolve(name string) ([]Resource, error) { return r.Table()(name) }
+
+// Table returns Resolve with what is known now: whatever is discovered later, the answers of
+// the function are of one moment.
+func (r *Resolver) Table() func(name string) ([]Resource, error) {
 	t := r.current()
-	if t == nil {
-		return nil, ErrNotReady
+	return func(name string) ([]Resource, error) {
+		p, err := parsePattern(name)
+		if err != nil {
+			return nil, err
+		}
+		if t == nil {
+			return nil, ErrNotReady
+		}
+		return t.resolve(p)
 	}
-	return t.resolve(p)
 }
 
 func (t *table) resolve(p pattern) ([]Resource, error) {
