@@ -61,6 +61,16 @@ type relabel struct {
 	Ended time.Time `json:",omitzero"`
 }
 
+// first reports whether the labels are the first that are known of some of the objects.
+func (r *relabel) first() bool { return !r.Known || !r.Ended.IsZero() }
+
+// judgesAll reports whether the labels of all of a namespace's objects are known once its first
+// move is complete: it may have been deleted and made again since.
+func (g *group) judgesAll(namespace string, r *relabelling) bool {
+	n, _ := g.c.namespaces.get(namespace)
+	return n.Ended.IsZero() && !slices.ContainsFunc(r.Moves[1:], func(m relabel) bool { return m.first() })
+}
+
 // knows reports whether the labels before are those of the object's namespace.
 func (r *relabel) knows(o *compact.Object) bool { return r.Known && !madeAfter(o, r.Ended) }
 
@@ -288,7 +298,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
-	if move := &r.Moves[0]; !move.Known || !move.Ended.IsZero() {
+	if move := &r.Moves[0]; move.first() && g.judgesAll(j.namespace, r) {
 		g.dropCarried(j.namespace)
 		if err := g.reportUnjudged(j.namespace, move, sources); err != nil {
 			return false, err

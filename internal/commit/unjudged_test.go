@@ -472,3 +472,20 @@ func TestSelectorWhileANamespaceIsMadeAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestNamespaceMadeAgainBeforeTheFirstIsApplied: what is noted of objects in a namespace that was
+// made again does not end with the labels of the one before, which are applied later.
+func TestNamespaceMadeAgainBeforeTheFirstIsApplied(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	s.saved.ResourceVersion = "1"
+	r.commit(addedTo(s, r.made("2", 10)))
+	r.Expect()
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")}, deletedFrom(s, r.made("4", 10)), &namespaceGone{obj: r.ended()}, addedTo(s, r.made("7", 40)))
+	r.commit()
+	r.Expect("added a u10 2", "deleted a u10 4")
+	r.commit(&namespaceSeen{obj: r.namespace("6", "prod")})
+	r.commit()
+	checkLate(r, []string{"added a u40 7"})
+}
