@@ -207,8 +207,8 @@ func parsePattern(text string) (pattern, error) {
 // Errors wrap ErrBadPattern, ErrNotServed, ErrNotWatchable or ErrNotReady.
 func (r *Resolver) Resolve(name string) ([]Resource, error) { return r.Table()(name) }
 
-// Table returns Resolve with what is known now: whatever is discovered later, the answers of
-// the function are of one moment.
+// Table returns Resolve with what is known now: later discoveries do not change the answers of
+// the function.
 func (r *Resolver) Table() func(name string) ([]Resource, error) {
 	t := r.current()
 	return func(name string) ([]Resource, error) {

@@ -178,8 +178,8 @@ func (p *Progress) receivedLocked(v Version, id uint64) {
 // position. Events of objects that came and went before that version may be missing, so
 // that it is resumed from only where the complete version is refused (FallBack). It is
 // ignored if an event was received after the position, or it is not later than the complete
-// version. Whatever is received next ends it, and makes it the complete version if it is a
-// later event.
+// version. The next event, bookmark or list ends it; a later event makes it the complete
+// version.
 func (p *Progress) Quiet(position uint64, v Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
