@@ -117,7 +117,7 @@ func (stream) Ack(uint64)                            {}
 func (s stream) Checkpoint(uint64) string            { return strconv.FormatInt(s.w.shown.Load(), 10) }
 func (stream) Watch() (w dynamicfactory.WatchStatus) { return w }
 
-func (stream) Quiet(uint64) string { return "" }
+func (stream) Quiet(uint64) string                                    { return "" }
 func (stream) NextList(uint64, bool) (l dynamicfactory.List, ok bool) { return l, false }
 func (stream) Informer() cache.SharedIndexInformer                    { return objects{} }
 
