@@ -135,9 +135,26 @@ func (p *statusPrinter) summary(st *status.Status) {
 		p.printf(" (%d to %d)", s.FirstEvent, s.LastEvent)
 	}
 	p.printf("   last commit %s\n", ago(s.LastCommit, p.now))
+	if s.Journal != nil {
+		p.replica(s.Journal)
+	}
 	if st.Scrub != nil {
 		p.scrub(st.Scrub)
 	}
+}
+
+// replica is one of several of the store: what it does, and how far it is.
+func (p *statusPrinter) replica(j *status.Journal) {
+	does, lag := "leads", "last append"
+	if j.Role == status.Follower {
+		does, lag = "follows "+cmp.Or(clean(j.Leader), "no leader yet"), "had all of it"
+	}
+	when := "never"
+	if j.Lag >= 0 {
+		when = ago(p.now.Add(-j.Lag), p.now)
+	}
+	p.printf("replica  %s %s   journal %s, term %d, entry %d   %s %s\n",
+		cmp.Or(clean(j.Replica), "?"), does, clean(j.Stream), j.Term, j.Last, lag, when)
 }
 
 func (p *statusPrinter) scrub(s *status.Scrub) {

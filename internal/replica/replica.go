@@ -38,8 +38,8 @@ type Member interface {
 	// machine was stopped for a while.
 	Hold(ctx context.Context) error
 	State() State
-	// Lag is how long ago the replica last had everything, by what it knows; of the leader, the age of its
-	// last append.
+	// Lag is how long ago the replica last had everything, by what it knows, negative if it never had; of
+	// the leader, the age of its last append.
 	Lag() time.Duration
 	Close()
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,8 +73,13 @@ func New(c Config) (*Member, error) {
 			Name: "watcherd_journal_term", Help: "Number of the leader, counted from 1; 0 until an entry is read.",
 		}, func() float64 { return float64(m.State().Term) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "watcherd_journal_lag_seconds", Help: "Time since this replica had all entries of the journal; of the leader, since its last append.",
-		}, func() float64 { return m.Lag().Seconds() }))
+			Name: "watcherd_journal_lag_seconds", Help: "Time since this replica had all entries of the journal, +Inf if it never had; of the leader, since its last append.",
+		}, func() float64 {
+			if lag := m.Lag(); lag >= 0 {
+				return lag.Seconds()
+			}
+			return math.Inf(1)
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of the journal: %w", err)
 	}
@@ -93,14 +99,15 @@ func (m *Member) note(f func(*replica.State)) {
 	f(&m.state)
 }
 
-// Lag is how long ago the replica last had everything, by what it knows; of the leader, the age of its last append.
+// Lag is how long ago the replica last had everything, by what it knows, negative if it never had; of the leader,
+// the age of its last append.
 func (m *Member) Lag() time.Duration {
 	s := m.State()
 	if s.Leads {
 		return m.writer.Age()
 	}
 	if s.Heard.IsZero() {
-		return time.Hour
+		return -1
 	}
 	return time.Since(s.Heard)
 }

@@ -55,7 +55,7 @@ type Check struct {
 // failing sink, store budget or API server is not one: a restart would not fix it.
 func (s *Status) Live(now time.Time) []Check {
 	commit := Check{Name: "commit"}
-	if j := s.Store.Journal; j != nil && j.Lag > journalLag {
+	if j := s.Store.Journal; j != nil && j.late() {
 		return []Check{commit} // its servers are away
 	}
 	if s.Store.CommitStuck > stuck {
@@ -116,20 +116,24 @@ func (s *Status) checkStopping() Check {
 // appended nothing.
 const journalLag = 5 * time.Second
 
+func (j *Journal) late() bool { return j.Lag < 0 || j.Lag > journalLag }
+
 // follows reports whether the process only follows another replica.
 func (s *Status) follows() bool { return s.Store.Journal != nil && s.Store.Journal.Role == Follower }
 
 func (s *Status) checkStore() Check {
 	c := Check{Name: "store"}
 	switch j := s.Store.Journal; {
-	case s.follows() && j.Lag > journalLag:
+	case s.follows() && j.Lag < 0:
+		c.fail("this replica follows %s, and has not had all of its journal yet", cmp.Or(j.Leader, "no leader yet"))
+	case s.follows() && j.late():
 		c.fail("this replica follows %s, and has not had all of its journal for %s", cmp.Or(j.Leader, "no leader yet"), j.Lag.Round(time.Second))
 	case s.follows():
 	case s.Store.Opening:
 		c.fail("it is being opened and checked")
 	case s.Store.Failed != "":
 		c.fail("%s", s.Store.Failed)
-	case j != nil && j.Lag > journalLag:
+	case j != nil && j.late():
 		c.fail("the journal has taken nothing for %s; nothing is recorded or delivered until it does", j.Lag.Round(time.Second))
 	case s.Store.CommitStuck > stuck:
 		c.fail("a commit hangs for %s", s.Store.CommitStuck.Round(time.Second))

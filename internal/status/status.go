@@ -64,7 +64,7 @@ type Journal struct {
 	Leader  string        `json:"leader"`  // the replica that leads or led last; empty if not known
 	Term    uint64        `json:"term"`    // number of the leader, counted from 1
 	Last    uint64        `json:"last"`    // sequence, in the stream, of the last entry in the store's folder
-	Lag     time.Duration `json:"lag"`     // since the replica had all there is; of the leader, since its last append; ns
+	Lag     time.Duration `json:"lag"`     // since the replica had all there is, negative if it never had; of the leader, since its last append; ns
 }
 
 // The roles of a replica.

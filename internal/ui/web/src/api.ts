@@ -61,6 +61,7 @@ export interface Status {
   store: {
     path: string; paused?: boolean; opening?: boolean; failed?: string; reason?: string; bytes: number; maxBytes?: number; diskFree: number;
     firstEvent: number; lastEvent: number; loggedEvents: number; loggedBytes: number;
+    journal?: { stream: string; replica: string; role: "leader" | "follower"; leader: string; term: number; last: number; lag: number };
   };
   applied: boolean; caches: { resource: string; objects: number; bytes: number }[] | null; watches: Watch[] | null; routes: Route[] | null; sinks: Sink[] | null;
 }

@@ -30,6 +30,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
       <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
       <dt>Store</dt><dd>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</dd>
+      {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
     </dl>
     <h2>Routes</h2>
     {!routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
