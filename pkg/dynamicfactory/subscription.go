@@ -126,28 +126,28 @@ func (s *Subscription) open(ctx context.Context, h cache.ResourceEventHandler) e
 	if err := s.join(ctx, h); err != nil {
 		return err
 	}
-	bound := make(chan struct{})
-	s.unbind = context.AfterFunc(ctx, func() {
-		<-bound
-		s.Close()
-	})
-	close(bound)
-	if !s.factory.register(s) {
+	if !s.factory.register(ctx, s) {
 		s.Close()
 		return ErrShutdown
 	}
 	return nil
 }
 
-// register makes Shutdown close the subscription. It reports false once Shutdown has
-// begun.
-func (f *Factory) register(s *Subscription) bool {
+// register makes Shutdown and the end of ctx close the subscription. It reports false once
+// Shutdown has begun.
+func (f *Factory) register(ctx context.Context, s *Subscription) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.shuttingDown {
 		return false
 	}
 	f.subs[s] = struct{}{}
+	bound := make(chan struct{})
+	s.unbind = context.AfterFunc(ctx, func() {
+		<-bound
+		s.Close()
+	})
+	close(bound)
 	return true
 }
 

@@ -40,7 +40,7 @@ const contactTimeout = 5 * time.Second
 
 // Options are the inputs of Run in addition to the configuration file.
 type Options struct {
-	// ConfigFile is the path of the configuration; it is watched for changes.
+	// ConfigFile is the path of the configuration, which is watched for changes; required.
 	ConfigFile string
 	// Policy bounds what the configuration may ask for, at the start and at every reload.
 	Policy config.Policy
@@ -48,7 +48,7 @@ type Options struct {
 	// file.
 	State *State
 	// REST is the connection to the API server. Its rate limits are replaced by the
-	// configuration's.
+	// configuration's. Required.
 	REST *rest.Config
 	// ClusterName is the name of the cluster if the configuration gives none;
 	// the kubeconfig's name for it, as a rule.
@@ -104,8 +104,15 @@ func (o *Options) setDefaults() error {
 			return errors.New("options: Gatherer is required with a Registerer that is not a Gatherer")
 		}
 	}
-	if o.Kinds == nil {
+	switch {
+	case o.ConfigFile == "":
+		return errors.New("options: ConfigFile is required")
+	case o.REST == nil:
+		return errors.New("options: REST is required")
+	case o.Kinds == nil:
 		return errors.New("options: Kinds is required, for example kinds.Builtin() of pkg/watcherd/kinds")
+	case o.Logger == nil:
+		return errors.New("options: Logger is required, for example slog.Default()")
 	}
 	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, 20*time.Second)
 	return nil

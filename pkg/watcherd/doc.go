@@ -4,7 +4,7 @@
 //
 //	table := kinds.Builtin()
 //	table["mylake"] = func() sinks.Config { return &mylake.Config{} }
-//	err := watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", Kinds: table})
+//	err := watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", REST: rest, Kinds: table, Logger: log})
 //
 // Run blocks, owns every goroutine and file that it opens, and changes no process
 // globals. [ExportClientGo] does: client-go's hook for informer metrics is

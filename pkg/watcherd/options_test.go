@@ -1,0 +1,51 @@
+package watcherd_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
+)
+
+// TestMissingOptions: Run names a required option that is missing.
+func TestMissingOptions(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "watcherd.yaml")
+	const text = `apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: %s}
+watches: [{name: w, resources: [pods]}]
+sinks: [{name: s, stdout: {}}]
+`
+	if err := os.WriteFile(file, fmt.Appendf(nil, text, filepath.Join(dir, "store")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st, err := watcherd.Load(file, kinds.Builtin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, remove := range map[string]func(*watcherd.Options){
+		"ConfigFile": func(o *watcherd.Options) { o.ConfigFile = "" },
+		"REST":       func(o *watcherd.Options) { o.REST = nil },
+		"Kinds":      func(o *watcherd.Options) { o.Kinds = nil },
+		"Logger":     func(o *watcherd.Options) { o.Logger = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := watcherd.Options{
+				ConfigFile: file, State: st, REST: &rest.Config{Host: "http://127.0.0.1:1"},
+				Kinds: kinds.Builtin(), Logger: slog.New(slog.DiscardHandler),
+			}
+			remove(&o)
+			if err := watcherd.Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "options: "+name+" is required") {
+				t.Errorf("error %v does not name %s", err, name)
+			}
+		})
+	}
+}
