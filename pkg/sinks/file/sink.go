@@ -161,7 +161,7 @@ func (s *sink) undo(g *group) error {
 // next sink from rotating them meanwhile.
 func (s *sink) Close(ctx context.Context) error {
 	s.archive.cancel()
-	err := s.io.Do(ctx, func() error {
+	err := s.io.Last(ctx, func() error {
 		s.archive.done.Wait()
 		return s.folder.close()
 	})

@@ -371,7 +371,7 @@ func (s *sink) Close(ctx context.Context) error {
 	c := s.client
 	s.client, s.closed = nil, true
 	s.clientMu.Unlock()
-	err := s.closing.Do(ctx, func() error {
+	err := s.closing.Last(ctx, func() error {
 		if c != nil {
 			c.Close()
 		}

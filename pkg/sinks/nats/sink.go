@@ -277,7 +277,7 @@ func (p *publication) core(ctx context.Context) error {
 }
 
 func (s *sink) Close(ctx context.Context) error {
-	err := s.connecting.Do(ctx, func() error {
+	err := s.connecting.Last(ctx, func() error {
 		c := s.current.Load()
 		if c == nil {
 			return nil

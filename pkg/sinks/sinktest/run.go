@@ -37,6 +37,7 @@ func Run(t *testing.T, start func(t *testing.T) Destination) {
 		{"returns soon after cancellation", checkCancel},
 		{"returns soon after cancellation of much", checkCancelMuch},
 		{"closes while the destination hangs", checkCloseHung},
+		{"releases what it has when it has no time to close", checkCloseCut},
 		{"leaves one copy of what is written again", checkIdempotent},
 		{"does nothing when cancelled before", checkCancelledBefore},
 		{"pauses when it is refused", checkRefuse},
@@ -424,6 +425,22 @@ func checkCloseHung(b *bench) {
 	}
 	b.dest.Repair(b.t)
 	<-closed
+}
+
+// checkCloseCut closes a sink with a context that is done. What the sink has open is released all the
+// same, for the next one and for the process, whose test looks for goroutines that are left.
+func checkCloseCut(b *bench) {
+	s := b.open()
+	events := Events(6, 2)
+	s.mustWrite(events[:2])
+	s.closed = true
+	ctx, cancel := context.WithCancel(b.t.Context())
+	cancel()
+	if err := s.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		b.t.Errorf("close: %v", err)
+	}
+	b.open().deliver(events[2:])
+	b.expectPerObject(events)
 }
 
 func checkCancelledBefore(b *bench) {

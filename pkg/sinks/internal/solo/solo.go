@@ -40,3 +40,20 @@ func (r *Runner) Do(ctx context.Context, f func() error) error {
 		return fmt.Errorf("write not finished: %w", context.Cause(ctx))
 	}
 }
+
+// Last is Do of the function that releases what the others use: it runs in any case, once its turn
+// comes. When ctx ends first, Last returns at once with ctx's cause, and f runs on alone.
+func (r *Runner) Last(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		r.turn <- struct{}{}
+		defer func() { <-r.turn }()
+		done <- f()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("not closed yet: %w", context.Cause(ctx))
+	}
+}

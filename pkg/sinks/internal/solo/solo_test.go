@@ -64,3 +64,30 @@ func TestCancelledWhileWaiting(t *testing.T) {
 		}
 	})
 }
+
+// TestLast: what releases a resource runs behind what uses it, though its caller has left.
+func TestLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New()
+		gate := make(chan struct{})
+		go func() { _ = r.Do(t.Context(), func() error { <-gate; return nil }) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		ran := make(chan struct{})
+		if err := r.Last(ctx, func() error { close(ran); return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		select {
+		case <-ran:
+			t.Fatal("it ran beside the function before")
+		default:
+		}
+		close(gate)
+		<-ran
+		want := errors.New("its own")
+		if err := r.Last(t.Context(), func() error { return want }); !errors.Is(err, want) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
