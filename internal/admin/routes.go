@@ -76,10 +76,11 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 func (s *Server) opened() http.Handler {
 	mux := http.NewServeMux()
 	s.operations(mux, false)
+	at := http.StripPrefix(past, s.cfg.At)
 	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
 		if release, ok := take(r, s.lists); ok {
 			defer release()
-			s.cfg.At.ServeHTTP(w, r)
+			at.ServeHTTP(w, r)
 		}
 		return nil
 	})

@@ -21,9 +21,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// prefix begins the paths that a Server answers.
-const prefix = "/at/"
-
 // History is what was recorded. *history.Reader implements it.
 type History interface {
 	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
@@ -31,7 +28,8 @@ type History interface {
 	WorthAt(resource event.Resource, namespace string, t time.Time) (history.Worth, error)
 }
 
-// Server answers requests below /at/. Any goroutine may use it.
+// Server answers requests for paths that begin with a time: TIME/api/v1/pods. Any goroutine may
+// use it.
 type Server struct {
 	History   History
 	Resources func() ([]query.Recorded, error)
@@ -79,7 +77,7 @@ type request struct {
 }
 
 func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Request) error {
-	text, path, _ := strings.Cut(strings.TrimPrefix(hr.URL.Path, prefix), "/")
+	text, path, _ := strings.Cut(hr.URL.Path, "/")
 	r := &request{Request: hr}
 	now := time.Now()
 	var err error

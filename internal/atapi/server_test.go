@@ -100,11 +100,11 @@ type reply struct {
 // serve starts a server of the history of pods, and returns what asks it.
 func (p *past) serve(t *testing.T) func(path string, headers ...string) (reply, string, error) {
 	s := &Server{History: p, Resources: p.resources, Parse: func(text string, _ time.Time) (time.Time, error) { return time.Parse(time.RFC3339, text) }}
-	srv := httptest.NewServer(s)
+	srv := httptest.NewServer(http.StripPrefix("/", s))
 	t.Cleanup(srv.Close)
 	return func(path string, headers ...string) (reply, string, error) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/at/2026-01-31T12:00:00Z"+path, http.NoBody)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/2026-01-31T12:00:00Z"+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,11 +214,11 @@ func TestPagesHaveOneTime(t *testing.T) {
 		return fmt.Sprintf(`{"name":%q,"type":"string","jsonPath":".spec.x"}`, at.Format(time.RFC3339Nano))
 	}
 	s := &Server{History: p, Resources: p.resources, Parse: func(_ string, now time.Time) (time.Time, error) { return now, nil }}
-	srv := httptest.NewServer(s)
+	srv := httptest.NewServer(http.StripPrefix("/", s))
 	defer srv.Close()
 	names, next, tokens, columns := "", "", map[string]bool{}, map[string]bool{}
 	for {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/at/-0s/apis/example.com/v1/namespaces/ns/widgets?limit=1&continue="+next, http.NoBody)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/-0s/apis/example.com/v1/namespaces/ns/widgets?limit=1&continue="+next, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

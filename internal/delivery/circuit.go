@@ -99,7 +99,7 @@ func (c *circuit) fail(t ticket, now time.Time, after time.Duration, reason stri
 	late := t.epoch != c.epoch && c.phase != flowing
 	if late {
 		if after > 0 && c.phase == backingOff {
-			if until := now.Add(c.retry.asked(after)); until.After(c.until) {
+			if until := now.Add(asked(after)); until.After(c.until) {
 				c.until = until
 			}
 		}
@@ -108,7 +108,7 @@ func (c *circuit) fail(t ticket, now time.Time, after time.Duration, reason stri
 	changed := c.enter(backingOff, now, reason)
 	d := c.retry.delay(c.attempts)
 	if after > 0 {
-		d = c.retry.asked(after)
+		d = asked(after)
 	}
 	c.until = now.Add(d)
 	return changed

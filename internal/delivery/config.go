@@ -71,18 +71,19 @@ type Retry struct {
 	Initial time.Duration // largest delay after a first failure; default 500 ms
 	Max     time.Duration // largest delay after any failure; default 5 min
 
-	// AfterMax caps the delay that a receiver asks for; default 5 min.
-	AfterMax time.Duration
-
 	// PoisonAttempts is the number of refusals after which an event becomes a dead
 	// letter; default 3. Refusals of a whole batch do not count.
 	PoisonAttempts int
 
-	// A paused sink is probed after ProbeFirst (default 2 s), then after four times
-	// the last delay, up to about ProbeInterval (default 5 min).
-	ProbeFirst    time.Duration
+	// A paused sink is probed after 2 s, then after four times the last delay, up to about
+	// ProbeInterval (default 5 min).
 	ProbeInterval time.Duration
 }
+
+const (
+	maxAsked   = 5 * time.Minute // caps the delay that a receiver asks for
+	firstProbe = 2 * time.Second // of a paused sink
+)
 
 // Oversize is the policy for an event larger than the sink's limit.
 type Oversize string
@@ -114,9 +115,7 @@ func (r *Retry) setDefaults() {
 	setDefault(&r.Initial, 500*time.Millisecond)
 	setDefault(&r.Max, 5*time.Minute)
 	r.Max = max(r.Max, r.Initial)
-	setDefault(&r.AfterMax, 5*time.Minute)
 	setDefault(&r.PoisonAttempts, 3)
-	setDefault(&r.ProbeFirst, 2*time.Second)
 	setDefault(&r.ProbeInterval, 5*time.Minute)
 }
 
@@ -154,8 +153,8 @@ func (r *Retry) delay(attempt int) time.Duration {
 
 // asked returns the delay that a receiver asked for, capped, with some jitter for other
 // senders with the same answer.
-func (r *Retry) asked(d time.Duration) time.Duration {
-	d = min(d, r.AfterMax)
+func asked(d time.Duration) time.Duration {
+	d = min(d, maxAsked)
 	return d + rand.N(max(d/10, 1))
 }
 
@@ -163,7 +162,7 @@ func (r *Retry) asked(d time.Duration) time.Duration {
 // times the last wait, up to about ProbeInterval. A cause that passes, such as a
 // roll-out, is noticed soon.
 func (r *Retry) probe(n int) time.Duration {
-	d := r.ProbeFirst
+	d := firstProbe
 	for ; n > 1 && d < r.ProbeInterval; n-- {
 		d = min(d, r.ProbeInterval/4) * 4
 	}
@@ -181,5 +180,5 @@ func (r *Retry) spread() time.Duration {
 // longest returns the longest delay after any failure. A longer one in a note comes
 // from a wrong clock.
 func (r *Retry) longest() time.Duration {
-	return max(r.Max, r.AfterMax+r.AfterMax/10)
+	return max(r.Max, maxAsked+maxAsked/10)
 }

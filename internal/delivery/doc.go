@@ -55,7 +55,7 @@
 //     one of them is delivered. Status and metrics report it; the status names the
 //     objects.
 //   - One event answered with a long Retry-After delays its sink once by that time,
-//     capped by Retry.AfterMax, if no other event is accepted beside it.
+//     at most 5 minutes, if no other event is accepted beside it.
 //
 // # Where to look
 //

@@ -195,7 +195,7 @@ func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
 		case f.class == sinks.ClassPause:
 			delay = e.cfg.Retry.delay(1) // the schedule of probes is the sink's
 		case f.after > 0:
-			delay = e.cfg.Retry.asked(f.after)
+			delay = asked(f.after)
 		}
 		e.detach(b, f.index, v.whole, now.Add(delay), failedAt, f.err)
 	}
