@@ -297,10 +297,10 @@ func (g *group) add(x change) {
 	}
 }
 
-func (g *group) touchAll(sources []*Feed) {
+func (g *group) touchAll(feeds []*Feed) {
 	g.c.quiet.log(g.c.log)
 	g.lookAtTimers() // the clock may have been set
-	for _, s := range sources {
+	for _, s := range feeds {
 		if s.begun.Load() {
 			g.touched[s] = struct{}{}
 		}

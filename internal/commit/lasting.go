@@ -45,21 +45,21 @@ func (s *Feed) covers(at place) bool {
 // judged begins and ends the timers of an object by what the routes found of a change.
 // blind means that the change was found by a list after lost history, or that the object was
 // not recorded, so that the match may have been broken meanwhile.
-func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.MatchState) error {
+func (g *group) judged(s *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.MatchState) error {
 	for _, v := range verdicts {
 		l := g.c.timers.lasting[v.Route]
 		if l == nil || l.bucket.Former {
 			continue
 		}
-		if err := g.judge(l, src, at, o, blind, v.Match); err != nil {
+		if err := g.judge(l, s, at, o, blind, v.Match); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *group) judge(l *lasting, src *Feed, at time.Time, o *compact.Object, blind, match bool) error {
-	key := src.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
+func (g *group) judge(l *lasting, s *Feed, at time.Time, o *compact.Object, blind, match bool) error {
+	key := s.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
 	row, err := g.Row(l.bucket, key)
 	if err != nil {
 		return err

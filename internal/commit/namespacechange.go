@@ -257,10 +257,10 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		j.begun = true
 		return true, nil
 	}
-	sources := append(running, g.c.resting...)
-	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.Partition, b.Partition) })
+	feeds := append(running, g.c.resting...)
+	slices.SortFunc(feeds, func(a, b *Feed) int { return strings.Compare(a.Partition, b.Partition) })
 	looked := 0
-	for _, s := range sources {
+	for _, s := range feeds {
 		if s.Partition < r.Partition || !s.selects(j.namespace) {
 			continue
 		}
@@ -300,7 +300,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 	}
 	if move := &r.Moves[0]; move.first() && g.judgesAll(j.namespace, r) {
 		g.dropCarried(j.namespace)
-		if err := g.reportUnjudged(j.namespace, move, sources); err != nil {
+		if err := g.reportUnjudged(j.namespace, move, feeds); err != nil {
 			return false, err
 		}
 	}

@@ -288,14 +288,14 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 
 // deliver appends the event to the log and to the queues of the sinks that the
 // router names, or of those that only admits.
-func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit, only func(sink string) bool) (sequence uint64, err error) {
+func (g *group) deliver(s *Feed, at time.Time, o *transition, hits []route.Hit, only func(sink string) bool) (sequence uint64, err error) {
 	if len(hits) == 0 {
 		return 0, nil
 	}
-	r := g.newRecord(src, at, o)
+	r := g.newRecord(s, at, o)
 	rc := route.Change{
 		ID: r.Event.ID, Uncounted: only != nil,
-		Type: o.t, Resource: src.Resource, Cluster: g.c.cfg.Cluster, Time: at,
+		Type: o.t, Resource: s.Resource, Cluster: g.c.cfg.Cluster, Time: at,
 		New: o.after, Old: o.before, Changed: o.changes(), Watches: hits,
 	}
 	g.targets = g.c.router.Route(g.targets[:0], &rc)
@@ -304,7 +304,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	}
 	if only == nil && len(rc.Matches) > 0 {
 		found := o.cause == "" && o.former() == nil
-		if err := g.judged(src, at, o.subject(), o.blind || found, rc.Matches); err != nil {
+		if err := g.judged(s, at, o.subject(), o.blind || found, rc.Matches); err != nil {
 			return 0, err
 		}
 	}
@@ -318,7 +318,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	if r.State = o.state; r.State {
 		r.Prev = o.prev()
 	}
-	if err := g.addBodies(&r, src.Resource, o); err != nil {
+	if err := g.addBodies(&r, s.Resource, o); err != nil {
 		return 0, fmt.Errorf("record %s %s: %w", r.Event.Type, r.Event.Subject(), err)
 	}
 	selection := hits[0].Selection
@@ -331,11 +331,11 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 }
 
 // newRecord is a record without its bodies.
-func (g *group) newRecord(src *Feed, at time.Time, o *transition) record.Record {
+func (g *group) newRecord(s *Feed, at time.Time, o *transition) record.Record {
 	obj, id := o.subject(), o.identity()
-	r := record.Record{Edits: src.Edits, Scope: src.Scope, Event: event.Event{
-		ID:   event.ID(g.c.cfg.Cluster, o.t, src.Resource, src.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
-		Type: o.t, Time: at, Resource: src.Resource,
+	r := record.Record{Edits: s.Edits, Scope: s.Scope, Event: event.Event{
+		ID:   event.ID(g.c.cfg.Cluster, o.t, s.Resource, s.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
+		Type: o.t, Time: at, Resource: s.Resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
 	}}
@@ -371,8 +371,8 @@ func (s *Feed) pastFloor(o *compact.Object) bool {
 // recorded returns the ledger's state of the object with o's name, as this group
 // will leave it; nil if there is none. The error is store.ErrUnreadable if the entry is
 // damaged, any other is an ErrStore.
-func (g *group) recorded(src *Feed, o *compact.Object) (*compact.Object, error) {
-	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+func (g *group) recorded(s *Feed, o *compact.Object) (*compact.Object, error) {
+	id := stateID{s.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
 	if known, ok := g.overlay[id]; ok {
 		return known, nil
 	}
@@ -390,13 +390,13 @@ const unlogged = 1
 
 // record makes o the ledger's state of its object. sequence is that of its log record, 0 for
 // none.
-func (g *group) record(src *Feed, o *compact.Object, sequence uint64) error {
+func (g *group) record(s *Feed, o *compact.Object, sequence uint64) error {
 	o.RecordedAs(max(sequence, unlogged))
-	fresh, err := g.refresh(src.Resource, o)
+	fresh, err := g.refresh(s.Resource, o)
 	if err != nil {
-		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), src.Partition, err)
+		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), s.Partition, err)
 	}
-	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+	id := stateID{s.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = o
 	g.buf = fresh.AppendBinary(g.buf[:0])
 	g.batch.PutState(id.partition, id.key, g.buf)
@@ -415,8 +415,8 @@ func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Objec
 	return codec.Refresh(o)
 }
 
-func (g *group) remove(src *Feed, o *compact.Object) {
-	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+func (g *group) remove(s *Feed, o *compact.Object) {
+	id := stateID{s.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = nil
 	g.batch.DeleteState(id.partition, id.key)
 }

@@ -150,9 +150,9 @@ func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 type given map[string]map[string]*ledger.Selected
 
 // givenBy are the rules of the feeds' watches. The committer calls it.
-func givenBy(sources []*Feed) given {
+func givenBy(feeds []*Feed) given {
 	rules := given{}
-	for _, s := range sources {
+	for _, s := range feeds {
 		rules[s.ID] = map[string]*ledger.Selected{}
 		for _, h := range s.Watches() {
 			rules[s.ID][h.Watch.Name] = nil
@@ -246,10 +246,10 @@ func (c *Committer) noteSelections(rules given) error {
 const DueMeta = "snapshot-due/"
 
 // firstSnapshots are those that sinks begin with.
-func firstSnapshots(due []string, sources []*Feed, stay map[*Feed][]WatchRef) []*snapshot {
+func firstSnapshots(due []string, feeds []*Feed, stay map[*Feed][]WatchRef) []*snapshot {
 	var jobs []*snapshot
 	for _, name := range due {
-		for _, s := range sources {
+		for _, s := range feeds {
 			hits, ok := stay[s]
 			if !ok {
 				hits = s.Watches()

@@ -141,7 +141,7 @@ func (m *Manager) noteAccepted(st *plan.State) error {
 	return nil
 }
 
-// adoption is what of a new state is put in place together with the sources' watches.
+// adoption is what of a new state is put in place together with the feeds' watches.
 type adoption struct {
 	state    *plan.State
 	edits    *revision // nil: they are in place already
@@ -205,12 +205,12 @@ func (m *Manager) reconcile(ctx context.Context) {
 	_ = m.ends(ctx, err)
 }
 
-// follow makes the running sources those of d, and adopts a new state if there is one.
+// follow makes the running feeds those of d, and adopts a new state if there is one.
 //
-// No change is judged by a part of the old rules and a part of the new ones: sources
+// No change is judged by a part of the old rules and a part of the new ones: feeds
 // that stop have all their changes committed under the old ones, then routes,
-// sinks and the watches of the sources that stay change in one step, and only then new
-// sources start. One that takes over another's objects resumes from what that one had
+// sinks and the watches of the feeds that stay change in one step, and only then new
+// feeds start. One that takes over another's objects resumes from what that one had
 // committed.
 func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	start, stop, stay := m.compare(d)
@@ -260,14 +260,14 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	return nil
 }
 
-// setStarting notes the sources that the status has before they run, as not synced.
+// setStarting notes the feeds that the status has before they run, as not synced.
 func (m *Manager) setStarting(feeds []*commit.Feed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.starting = feeds
 }
 
-// compare sorts the sources into those that start, stop, and stay with new watches.
+// compare sorts the feeds into those that start, stop, and stay with new watches.
 func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, stay map[*commit.Feed][]commit.WatchRef) {
 	stay = map[*commit.Feed][]commit.WatchRef{}
 	m.mu.Lock()

@@ -76,7 +76,7 @@ func (m *Manager) noteChecks(c *checks) {
 	}
 }
 
-// auditLoop compares the ledger with the cluster, one source after the other, at
+// auditLoop compares the ledger with the cluster, one feed after the other, at
 // the configured interval. API servers do lose watch events
 // (kubernetes/kubernetes#123072, etcd-io/etcd#18089); nothing else would notice.
 func (m *Manager) auditLoop(ctx context.Context) {
@@ -119,15 +119,15 @@ func (m *Manager) auditLoop(ctx context.Context) {
 	}
 }
 
-// auditRound compares one source after the other, from c.Feed on.
+// auditRound compares one feed after the other, from c.Feed on.
 func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *checks) {
-	sources := m.informerList()
-	slices.SortFunc(sources, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
+	informers := m.informerList()
+	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
-		return !slices.ContainsFunc(sources, func(s *informer) bool { return s.ID == id })
+		return !slices.ContainsFunc(informers, func(s *informer) bool { return s.ID == id })
 	})
-	pause := auditPace(interval, sources)
-	for _, s := range sources {
+	pause := auditPace(interval, informers)
+	for _, s := range informers {
 		if s.ID < c.Feed {
 			continue
 		}
@@ -152,9 +152,9 @@ func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *che
 
 // auditPace is the pause after each page with which a check of the feeds takes
 // half of the interval.
-func auditPace(interval time.Duration, sources []*informer) time.Duration {
+func auditPace(interval time.Duration, informers []*informer) time.Duration {
 	pages := 0
-	for _, s := range sources {
+	for _, s := range informers {
 		pages++
 		if sub := s.sub.Load(); sub != nil {
 			pages += sub.Status().Objects / auditPage
@@ -209,11 +209,11 @@ func (x *suspect) judge(recorded head) judgement {
 	}
 }
 
-// audit compares the ledger's entries of one source with the cluster, page by page,
+// audit compares the ledger's entries of one feed with the cluster, page by page,
 // in the order of their keys and each page at its own version. A difference is a loss
 // only if it is still there when the watch has come as far as the page. A loss has the
 // informer list again, and the differences are delivered as repairs. The place up to which
-// nothing is suspect is kept in c, and is where the next check of the source begins if this
+// nothing is suspect is kept in c, and is where the next check of the feed begins if this
 // one ends early.
 func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
 	sub := s.sub.Load()

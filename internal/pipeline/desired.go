@@ -20,7 +20,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// desired is the set of sources that a state asks for, given what the cluster
+// desired is the set of feeds that a state asks for, given what the cluster
 // serves. The owner's goroutine makes it, and hands it on at barriers.
 type desired struct {
 	feeds   map[commit.Key]*commit.Feed
@@ -42,7 +42,7 @@ func (d desired) undiscovered() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(d.missing)), func(x query.Missing) bool { return errors.Is(x.Err, dynamicfactory.ErrNotReady) })
 }
 
-// desire works out the sources of a state. It starts nothing; its only inputs are
+// desire works out the feeds of a state. It starts nothing; its only inputs are
 // the state and the resolver's answers, now and before. The error joins what makes
 // the state unusable: an edit that cannot be compiled, a missing resource that the
 // watch insists on. Of watches that overlap and edit differently the later one does
@@ -104,7 +104,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 	return d, errors.Join(errs...)
 }
 
-// inForce is the watch of next's name by which running sources judge, nil if there is
+// inForce is the watch of next's name by which running feeds judge, nil if there is
 // none. It is an older one than the state's while the labels of namespaces, by which the
 // new one selects, are not known. Only its selection is: edits do not wait.
 func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
@@ -118,7 +118,7 @@ func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
 
 // formerRules returns a function that gives the watch by which a watch judges the objects
 // of a part of the ledger until the labels of namespaces are known: that of a running
-// source, or the one by which it was given them in an earlier life. nil: it was given
+// feed, or the one by which it was given them in an earlier life. nil: it was given
 // none.
 func (m *Manager) formerRules(next *plan.Watch) func(partition string) (*plan.Watch, error) {
 	found := map[string]*plan.Watch{} // one for each part, however many patterns mean it
@@ -154,7 +154,7 @@ func edited(w, next *plan.Watch) *plan.Watch {
 	return &c
 }
 
-// want adds the sources that feed watch w with resource r, which pattern means.
+// want adds the feeds that feed watch w with resource r, which pattern means.
 func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactory.Resource) error {
 	namespaces := []string{""}
 	if len(w.Namespaces) > 0 {
@@ -177,21 +177,21 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 	return nil
 }
 
-// widen drops the namespaced sources beside which a source of the whole cluster
-// exists, and gives it their watches: sources of one partition must not overlap,
+// widen drops the namespaced feeds beside which a feed of the whole cluster
+// exists, and gives it their watches: feeds of one partition must not overlap,
 // or one would find in the ledger what the other recorded and stay silent.
-func widen(sources map[commit.Key]*commit.Feed) {
-	for _, k := range slices.Collect(maps.Keys(sources)) {
+func widen(feeds map[commit.Key]*commit.Feed) {
+	for _, k := range slices.Collect(maps.Keys(feeds)) {
 		if k.Namespace == "" {
 			continue
 		}
 		wide := k
 		wide.Namespace = ""
-		if all, ok := sources[wide]; ok {
-			for _, h := range sources[k].Watches() {
+		if all, ok := feeds[wide]; ok {
+			for _, h := range feeds[k].Watches() {
 				all.AddWatch(h)
 			}
-			delete(sources, k)
+			delete(feeds, k)
 		}
 	}
 }

@@ -212,7 +212,7 @@ func (m *Manager) needScrub(b *store.Batch, tightened []schema.GroupResource) le
 	return next
 }
 
-// startScrub starts the scrub that is pending, once the sources that recorded by
+// startScrub starts the scrub that is pending, once the feeds that recorded by
 // earlier edits are stopped. While the served resources are not known it waits: the
 // edits of a resource then are those of every watch that may mean it, which is good
 // for reading and too much for good. Only the owner calls it.

@@ -17,8 +17,8 @@ const (
 	// watch covers it.
 	unwatchedMeta = "unwatched/"
 
-	// unwatchedInMeta and a source's id say the same of a namespace, of which watches
-	// have been taken; without a namespace, of those that never had a source of their
+	// unwatchedInMeta and a feed's id say the same of a namespace, of which watches
+	// have been taken; without a namespace, of those that never had a feed of their
 	// own.
 	unwatchedInMeta = "unwatched-in/"
 
@@ -118,7 +118,7 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 	return nil
 }
 
-// runningIn are the namespaces of the running sources, by part of the ledger.
+// runningIn are the namespaces of the running feeds, by part of the ledger.
 func (m *Manager) runningIn() map[string]map[string]bool {
 	running := map[string]map[string]bool{}
 	for _, s := range m.informerList() {
@@ -130,7 +130,7 @@ func (m *Manager) runningIn() map[string]map[string]bool {
 	return running
 }
 
-// expireUnwatched removes what has been unwatched for too long and no source reads.
+// expireUnwatched removes what has been unwatched for too long and no feed reads.
 // It goes by the notes alone: what a watch is about to ask for again is removed too
 // if it comes too late.
 func (m *Manager) expireUnwatched(st *plan.State) error {

@@ -247,7 +247,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return errors.Join(err, commitErr)
 }
 
-// own is the only goroutine that starts and stops sources and sinks.
+// own is the only goroutine that starts and stops feeds and sinks.
 func (m *Manager) own(ctx context.Context) error {
 	forget := time.NewTicker(forgetInterval)
 	defer forget.Stop()
@@ -390,11 +390,11 @@ func (m *Manager) Running() query.Running {
 		Workers: map[string]*delivery.Worker{}, Scrub: scrub,
 	}
 	for _, s := range m.informers {
-		r.Feeds = append(r.Feeds, query.Source{Feed: s.Feed, Informer: s.sub.Load()})
+		r.Feeds = append(r.Feeds, query.Feed{Feed: s.Feed, Informer: s.sub.Load()})
 	}
 	for _, f := range m.starting {
 		if _, ok := m.informers[f.Key]; !ok {
-			r.Feeds = append(r.Feeds, query.Source{Feed: f})
+			r.Feeds = append(r.Feeds, query.Feed{Feed: f})
 		}
 	}
 	for _, a := range m.ambiguous {

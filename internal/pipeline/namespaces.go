@@ -153,7 +153,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
 }
 
-// endFarewells ends those of parts of the ledger that sources are about to read.
+// endFarewells ends those of parts of the ledger that feeds are about to read.
 func (m *Manager) endFarewells(start []*commit.Feed) error {
 	for _, s := range start {
 		j := m.farewells[s.Partition]
@@ -187,7 +187,7 @@ type namespaces struct {
 // followNamespaces starts or stops the informer as the state needs. It does not
 // wait for its first list: Committer.NamespacesKnown reports it.
 //
-// It is called after the state's sources have started: what their watches had
+// It is called after the state's feeds have started: what their watches had
 // selected in an earlier life goes by the labels of that time, and a label that
 // changed since is a change like any other.
 func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {

@@ -223,9 +223,9 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 // reportAbsence queues a gap for every resource and watch that a route leads to the sink, also
 // for what is recorded of resources that are not served, or not known yet.
 func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away absence, from, to time.Time) error {
-	sources := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
+	feeds := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
 	for _, p := range m.store.Partitions() {
-		if slices.ContainsFunc(sources, func(s *commit.Feed) bool { return s.Partition == p }) {
+		if slices.ContainsFunc(feeds, func(s *commit.Feed) bool { return s.Partition == p }) {
 			continue
 		}
 		gr, scope := ledger.SplitPartition(p)
@@ -233,7 +233,7 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 		if err != nil {
 			return err
 		}
-		sources = append(sources, s)
+		feeds = append(feeds, s)
 	}
 	b := m.store.NewBatch()
 	defer b.Discard()
@@ -242,7 +242,7 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 	// After a return that was interrupted, the next gap begins at the same time, and ends later.
 	span := from.UTC().Format(time.RFC3339Nano) + "/" + to.UTC().Format(time.RFC3339Nano)
 	reported := map[string]bool{} // by ID: a feed may have a watch once for each namespace
-	for _, s := range sources {
+	for _, s := range feeds {
 		for _, h := range s.Watches() {
 			if !slices.Contains(next.Router.Sinks(nil, h.Watch.Name, s.Resource), sink) {
 				continue

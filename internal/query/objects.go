@@ -32,7 +32,7 @@ type View struct {
 	reader     *Reader
 	about      event.Resource
 	namespaced bool
-	sources    []Source // the fullest first
+	feeds      []Feed // the fullest first
 }
 
 // About returns what is read, whether it is in namespaces, and why objects may be missing:
@@ -55,14 +55,14 @@ func (r *Reader) View(name string) (*View, error) {
 	res := resources[0]
 	group := res.GVR.GroupResource()
 	v := &View{reader: r, namespaced: res.Namespaced}
-	v.sources = r.sourcesOf(func(s Source) bool { return s.Key.GVR == res.GVR })
-	if len(v.sources) == 0 { // a watch may have asked for another version by name
-		v.sources = r.sourcesOf(func(s Source) bool { return s.Key.GVR.GroupResource() == group })
+	v.feeds = r.feedsOf(func(s Feed) bool { return s.Key.GVR == res.GVR })
+	if len(v.feeds) == 0 { // a watch may have asked for another version by name
+		v.feeds = r.feedsOf(func(s Feed) bool { return s.Key.GVR.GroupResource() == group })
 	}
-	if len(v.sources) == 0 {
+	if len(v.feeds) == 0 {
 		return nil, fmt.Errorf("%s: %w; the watches read %s", group, ErrNotWatched, r.watched())
 	}
-	v.about = v.sources[0].Resource
+	v.about = v.feeds[0].Resource
 	return v, nil
 }
 
@@ -111,7 +111,7 @@ func (r *Reader) Recorded() ([]Recorded, error) {
 }
 
 // named is the resource of a source with its names, if it is still served.
-func (r *Reader) named(s Source) (dynamicfactory.Resource, error) {
+func (r *Reader) named(s Feed) (dynamicfactory.Resource, error) {
 	gvr := s.Key.GVR
 	about := dynamicfactory.Resource{GVR: gvr, Kind: s.Resource.Kind, Singular: strings.ToLower(s.Resource.Kind), Namespaced: true}
 	found, err := r.cfg.Resolver.Resolve(gvr.Resource + "." + gvr.Version + "." + gvr.Group)
@@ -164,14 +164,14 @@ func hides(w *plan.Watch, metadataOnly bool) func(rawjson.Path) bool {
 // viewUnserved looks for a resource that the cluster does not serve any more, but
 // whose objects are still known.
 func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
-	sources := r.sourcesOf(func(s Source) bool {
+	feeds := r.feedsOf(func(s Feed) bool {
 		return s.Key.GVR.GroupResource().String() == name || s.Key.GVR.Resource == name
 	})
-	if len(sources) == 0 {
+	if len(feeds) == 0 {
 		return nil, &unresolvedError{cause}
 	}
-	v := &View{reader: r, about: sources[0].Resource, sources: sources}
-	for _, s := range sources {
+	v := &View{reader: r, about: feeds[0].Resource, feeds: feeds}
+	for _, s := range feeds {
 		for _, obj := range s.cached("") {
 			v.namespaced = obj.GetNamespace() != ""
 			return v, nil
@@ -186,11 +186,11 @@ type unresolvedError struct{ err error }
 func (e *unresolvedError) Error() string { return strings.TrimPrefix(e.err.Error(), factoryPrefix) }
 func (e *unresolvedError) Unwrap() error { return e.err }
 
-// sourcesOf returns the sources that f accepts, those with the fullest objects
+// feedsOf returns the feeds that f accepts, those with the fullest objects
 // first.
-func (r *Reader) sourcesOf(f func(Source) bool) []Source {
-	list := slices.DeleteFunc(r.cfg.Pipeline.Running().Feeds, func(s Source) bool { return !f(s) })
-	slices.SortFunc(list, func(a, b Source) int {
+func (r *Reader) feedsOf(f func(Feed) bool) []Feed {
+	list := slices.DeleteFunc(r.cfg.Pipeline.Running().Feeds, func(s Feed) bool { return !f(s) })
+	slices.SortFunc(list, func(a, b Feed) int {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.ID, b.ID))
 	})
 	return list
@@ -199,21 +199,21 @@ func (r *Reader) sourcesOf(f func(Source) bool) []Source {
 // ManagedFields reads from the API server who manages the fields of a watched object, and its
 // uid.
 func (r *Reader) ManagedFields(ctx context.Context, o history.Object) (uid string, fields []byte, err error) {
-	sources := r.sourcesOf(func(s Source) bool {
+	feeds := r.feedsOf(func(s Feed) bool {
 		return s.Resource.Group == o.Resource.Group && s.Resource.Resource == o.Resource.Resource && s.Informer != nil &&
 			(s.Key.Namespace == "" || s.Key.Namespace == o.Namespace)
 	})
-	if len(sources) == 0 {
+	if len(feeds) == 0 {
 		return "", nil, fmt.Errorf("%s: %w", o.Resource, ErrNotWatched)
 	}
-	err = sources[0].Informer.GetMetadata(ctx, o.Namespace, o.Name, func(m *rawjson.Meta) {
+	err = feeds[0].Informer.GetMetadata(ctx, o.Namespace, o.Name, func(m *rawjson.Meta) {
 		uid, fields = string(m.UID), bytes.Clone(m.ManagedFields)
 	})
 	return uid, fields, err
 }
 
-// rank orders the sources of one resource by how much their objects hold.
-func (s Source) rank() int {
+// rank orders the feeds of one resource by how much their objects hold.
+func (s Feed) rank() int {
 	switch {
 	case s.Key.MetadataOnly:
 		return 2
@@ -247,14 +247,14 @@ func (r *Reader) watched() string {
 func (v *View) List(namespace string, selector labels.Selector) []*compact.Object {
 	var list []*compact.Object
 	known := map[[2]string]struct{}{}
-	for _, s := range v.sources {
+	for _, s := range v.feeds {
 		hits := s.Watches()
 		for _, o := range s.cached(namespace) {
 			id := [2]string{o.GetNamespace(), o.GetName()}
 			if _, ok := known[id]; ok || !selector.Matches(o.Labels()) || !v.reader.seenByAny(hits, o) {
 				continue
 			}
-			if len(v.sources) > 1 {
+			if len(v.feeds) > 1 {
 				known[id] = struct{}{}
 			}
 			list = append(list, o)
@@ -269,7 +269,7 @@ func (v *View) List(namespace string, selector labels.Selector) []*compact.Objec
 // Get returns one object, nil if no watch sees it.
 func (v *View) Get(namespace, name string) *compact.Object {
 	key := strings.TrimPrefix(ledger.Key(namespace, name), "/")
-	for _, s := range v.sources {
+	for _, s := range v.feeds {
 		sub := s.Informer
 		if sub == nil {
 			continue
@@ -284,7 +284,7 @@ func (v *View) Get(namespace, name string) *compact.Object {
 
 func (v *View) unsynced() string {
 	const reading = "the watch is still reading its first list"
-	for _, s := range v.sources {
+	for _, s := range v.feeds {
 		if s.Informer == nil {
 			return reading
 		}
@@ -305,7 +305,7 @@ func (r *Reader) seenByAny(hits []commit.WatchRef, o *compact.Object) bool {
 }
 
 // cached returns what the source's cache holds of a namespace, or of all.
-func (s Source) cached(namespace string) []*compact.Object {
+func (s Feed) cached(namespace string) []*compact.Object {
 	sub := s.Informer
 	if sub == nil {
 		return nil

@@ -31,15 +31,15 @@ type Pipeline interface {
 // Running is what a pipeline runs at one moment.
 type Running struct {
 	State    *plan.State // nil: none was applied
-	Feeds    []Source
+	Feeds    []Feed
 	Missing  []Missing
 	Warnings map[string][]string         // by watch: ambiguous names
 	Workers  map[string]*delivery.Worker // by sink
 	Scrub    *status.Scrub               // the last one; nil: there never was one
 }
 
-// Source is a feed and its informer.
-type Source struct {
+// Feed is a feed and its informer.
+type Feed struct {
 	*commit.Feed
 	Informer *dynamicfactory.DurableSubscription // nil: it is not subscribed yet
 }
@@ -165,7 +165,7 @@ func (r *Reader) Status() status.Pipeline {
 	return p
 }
 
-func (s Source) status() status.Source {
+func (s Feed) status() status.Source {
 	out := status.Source{Resource: s.Resource.String(), Namespace: s.Key.Namespace}
 	out.State = dynamicfactory.StateWaiting
 	for _, u := range s.Usage() {

@@ -103,7 +103,7 @@ func (r *rig) feed(res dynamicfactory.Resource, w *plan.Watch) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.running.Feeds = append(r.running.Feeds, Source{Feed: r.committer.NewFeed(id, commit.NewWatchRef(w))})
+	r.running.Feeds = append(r.running.Feeds, Feed{Feed: r.committer.NewFeed(id, commit.NewWatchRef(w))})
 }
 
 // state is one with two watches, one of which waits for a resource, and a route.
@@ -271,7 +271,7 @@ func TestView(t *testing.T) {
 		t.Fatal(err)
 	}
 	var order []string
-	for _, s := range v.sources {
+	for _, s := range v.feeds {
 		order = append(order, s.Watches()[0].Watch.Name)
 	}
 	if diff := cmp.Diff([]string{"all", "selected", "metadata"}, order); diff != "" {
