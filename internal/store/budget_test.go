@@ -345,3 +345,45 @@ func TestCompactionWaitsForRemoval(t *testing.T) {
 		}
 	})
 }
+
+// TestBudgetCountsTablesThatReadersKeep compacts a store while a reader has its tables open.
+// Until it ends, what it keeps on disk counts as the store's.
+func TestBudgetCountsTablesThatReadersKeep(t *testing.T) {
+	const kept = 2 << 20
+	s := openTest(t, t.TempDir(), Options{firstSequence: 1})
+	ensure(t, s, "a")
+	b := s.NewBatch()
+	b.PutState("things", "kept", noise(kept))
+	if err := errors.Join(s.Commit(b), flush(s)); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := s.db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if reader != nil {
+			_ = reader.Close()
+		}
+	}()
+	reader.First()
+	b = s.NewBatch()
+	b.DeleteState("things", "kept")
+	if err := errors.Join(s.Commit(b), flush(s), engine.CompactAll(t.Context(), s.db)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "only what the reader keeps is left", func() bool { return s.db.Metrics().Table.ObsoleteCount == 0 })
+	if err := s.measure(); err != nil {
+		t.Fatal(err)
+	}
+	if bytes := s.Health().Bytes; bytes < kept {
+		t.Errorf("the store takes %d bytes, and a reader keeps %d", bytes, kept)
+	}
+	err, reader = reader.Close(), nil
+	if err := errors.Join(err, s.awaitRemoval(t.Context()), s.measure()); err != nil {
+		t.Fatal(err)
+	}
+	if bytes := s.Health().Bytes; bytes >= kept {
+		t.Errorf("the store takes %d bytes after the reader ended, which kept %d", bytes, kept)
+	}
+}
