@@ -161,7 +161,7 @@ func (r *Reader) Status() status.Pipeline {
 		w.Warnings = append(slices.Sorted(slices.Values(now.Warnings[w.Name])), unmatched(w.Sources)...)
 		p.Watches = append(p.Watches, w)
 	}
-	p.Routes = routeStatuses(st)
+	p.Routes = routeStatuses(st, r.cfg.Edits())
 	return p
 }
 
@@ -209,7 +209,7 @@ func unmatched(sources []status.Source) (warnings []string) {
 	return warnings
 }
 
-func routeStatuses(st *plan.State) []status.Route {
+func routeStatuses(st *plan.State, edits *redact.Table) []status.Route {
 	out := make([]status.Route, 0, len(st.Routes))
 	stats := st.Router.Stats()
 	for i, spec := range st.Routes {
@@ -220,6 +220,12 @@ func routeStatuses(st *plan.State) []status.Route {
 			r.EmptyLabels = s.EmptyLabels
 			for _, u := range s.Unseen {
 				r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Field, Changes: u.Changes})
+			}
+			usage, events := edits.RouteUsage(spec.Name)
+			for _, u := range usage {
+				if u.Hits == 0 && events >= enough {
+					r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Path, Changes: events})
+				}
 			}
 			if s.FirstError != nil {
 				r.FirstError = s.FirstError.Error()

@@ -354,3 +354,31 @@ func TestLetterReason(t *testing.T) {
 		}
 	}
 }
+
+// TestRouteEditsThatMatchNothing: a path of a route that no value had is reported once many
+// events were edited, as that of a watch is.
+func TestRouteEditsThatMatchNothing(t *testing.T) {
+	t.Parallel()
+	specs := []route.Spec{{Name: "r", Sinks: []string{"s"}, Drop: []string{"spec.x"}, Redact: []string{"spec.typo"}}}
+	router, err := route.Compile(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edits, err := redact.Compile(redact.Accepted{Routes: []redact.Route{{Name: "r", Drop: specs[0].Drop, Redact: specs[0].Redact}}}, nil, make([]byte, ledger.RedactKeyLen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range enough {
+		if unseen := routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen; unseen != nil {
+			t.Fatalf("after %d events: %v", n, unseen)
+		}
+		edit := edits.Edit(&record.Record{Targets: []record.Target{{Sink: "s", Routes: "r"}}}, "s")
+		if _, err := edit.Object(nil, []byte(`{"spec":{"x":1}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: enough}}
+	if diff := cmp.Diff(want, routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen); diff != "" {
+		t.Errorf("unseen (-want +got):\n%s", diff)
+	}
+}

@@ -106,6 +106,36 @@ func TestManyRoutesToOneSink(t *testing.T) {
 	}
 }
 
+// The paths of a route are counted over all combinations that it is in.
+func TestRouteUsage(t *testing.T) {
+	table, err := Compile(Accepted{Routes: []Route{
+		{Name: "a", Drop: []string{"spec.x"}, Redact: []string{"spec.typo"}},
+		{Name: "b", Drop: []string{"spec.y"}},
+	}}, nil, testKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, routes := range []string{"a", "a,b", "b", "other"} {
+		r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: routes}}}
+		if edit := table.Edit(r, "s"); edit != nil {
+			if _, err := edit.Object(nil, []byte(`{"spec":{"x":1,"y":2}}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for route, want := range map[string][]Usage{
+		"a": {{"drop", "spec.x", 2}, {"redact", "spec.typo", 0}}, "b": {{"drop", "spec.y", 2}}, "other": nil,
+	} {
+		usage, events := table.RouteUsage(route)
+		if !slices.Equal(usage, want) || route != "other" && events != 2 {
+			t.Errorf("%s: %v of %d events, want %v of 2", route, usage, events, want)
+		}
+	}
+	if usage, _ := (*Table)(nil).RouteUsage("a"); usage != nil {
+		t.Error("no table has usage")
+	}
+}
+
 // A route's hash is of the object, in its body and in a patch without one.
 func TestRouteHashes(t *testing.T) {
 	table, err := Compile(Accepted{Routes: []Route{{Name: "r", Redact: []string{"spec[*]"}}}}, nil, testKey())

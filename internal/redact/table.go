@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -23,12 +24,19 @@ type Table struct {
 	key      []byte
 	routes   map[string]Edits    // by name; only those with edits
 	leading  map[string][]string // sink → those of routes that lead to it now
-	combined sync.Map            // combination → *rawjson.Editor of all their edits
+	combined sync.Map            // combination → *routed
 }
 
 type combination struct {
 	schema.GroupResource
 	routes string
+}
+
+// routed are the edits of all routes of a combination.
+type routed struct {
+	*rawjson.Editor
+	edits Edits
+	used  atomic.Uint64 // by how many events
 }
 
 // rules are the edits of a resource, in one namespace or all.
@@ -168,7 +176,8 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 	slices.Sort(names)
 	key := combination{schema.GroupResource{Group: r.Event.Resource.Group, Resource: r.Event.Resource.Resource}, strings.Join(names, ",")}
 	if known, ok := t.combined.Load(key); ok {
-		return known.(*rawjson.Editor)
+		known.(*routed).used.Add(1)
+		return known.(*routed).Editor
 	}
 	var all Edits
 	for _, name := range names {
@@ -178,8 +187,35 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 	if err != nil {
 		panic(err) // Compile has validated the paths
 	}
-	known, _ := t.combined.LoadOrStore(key, compiled)
-	return known.(*rawjson.Editor)
+	known, _ := t.combined.LoadOrStore(key, &routed{Editor: compiled, edits: all})
+	known.(*routed).used.Add(1)
+	return known.(*routed).Editor
+}
+
+// RouteUsage returns the usage of the paths of a route's edits, and the number of its events that
+// were edited, since the table was compiled. A value that several paths name counts for one.
+func (t *Table) RouteUsage(route string) (usage []Usage, events uint64) {
+	if t == nil {
+		return nil, 0
+	}
+	own := t.routes[route]
+	hits := map[Usage]uint64{}
+	t.combined.Range(func(key, value any) bool {
+		if c := value.(*routed); slices.Contains(strings.Split(key.(combination).routes, ","), route) {
+			events += c.used.Load()
+			for _, u := range c.edits.Usage(c.Editor) {
+				hits[Usage{Key: u.Key, Path: u.Path}] += u.Hits
+			}
+		}
+		return true
+	})
+	for _, p := range own.Drop {
+		usage = append(usage, Usage{"drop", p, hits[Usage{Key: "drop", Path: p}]})
+	}
+	for _, p := range own.Redact {
+		usage = append(usage, Usage{"redact", p, hits[Usage{Key: "redact", Path: p}]})
+	}
+	return usage, events
 }
 
 // Accepted are the edits of a configuration, plus those of resources and routes that

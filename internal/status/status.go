@@ -163,7 +163,7 @@ type Route struct {
 
 // Unseen is a field that many changes lacked and none has had.
 type Unseen struct {
-	Key     string `json:"key"`   // changed or when
+	Key     string `json:"key"`   // changed, when, drop or redact
 	Field   string `json:"field"` // the path, or the error of the expression
 	Changes uint64 `json:"changes"`
 }
