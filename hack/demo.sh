@@ -45,8 +45,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# build [NAME]: puts the path of a program of the playground into $built. It is no
-# function to call in $(...), where a signal would have to wait for its end.
+# build [NAME]: puts the path of a program of the playground into $built. Do not
+# call it in $(...), where a signal would have to wait for its end.
 build() {
 	go run ./hack/playground "$@" >"$work/built" </dev/null &
 	pid_build=$!
