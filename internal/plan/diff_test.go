@@ -59,9 +59,9 @@ func TestDiff(t *testing.T) {
 func TestDiffFromNothing(t *testing.T) {
 	s := compile(t, "store: {path: /x}\ncluster: {name: c}\nwatches: [{name: w, resources: [pods]}]\nsinks: [{name: s, console: {}}, {name: r, console: {}}]\n")
 	want := plan.Plan{
-		Watches:       plan.Change{Add: []string{"w"}},
-		Sinks:         plan.Change{Add: []string{"r", "s"}},
-		RoutesChanged: true,
+		Watches: plan.Change{Add: []string{"w"}},
+		Sinks:   plan.Change{Add: []string{"r", "s"}},
+		Routes:  plan.Change{Add: []string{"default"}},
 	}
 	if diff := cmp.Diff(want, plan.Diff(nil, s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -69,8 +69,8 @@ func TestDiffFromNothing(t *testing.T) {
 }
 
 func TestLine(t *testing.T) {
-	p := plan.Plan{Sinks: plan.Change{Add: []string{"a", "b"}, Keep: []string{"c"}}, RoutesChanged: true, NeedsRestart: []string{"store.path"}}
-	if got, want := p.Line(), "sinks: 2 added, 0 removed, 0 replaced, 1 unchanged + a + b; routes changed"; got != want {
+	p := plan.Plan{Sinks: plan.Change{Add: []string{"a", "b"}, Keep: []string{"c"}}, RoutesMoved: true, NeedsRestart: []string{"store.path"}}
+	if got, want := p.Line(), "sinks: 2 added, 0 removed, 0 replaced, 1 unchanged + a + b; order of the routes changed"; got != want {
 		t.Errorf("on one line: %s", got)
 	}
 }

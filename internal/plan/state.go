@@ -173,9 +173,9 @@ const (
 
 // Plan is the difference between two states.
 type Plan struct {
-	Watches, Sinks Change
+	Watches, Routes, Sinks Change
 
-	RoutesChanged           bool // the router is another one
+	RoutesMoved             bool // routes are in another order
 	StoreChanged            bool // limits of the store
 	ConsistencyCheckChanged bool
 
@@ -193,7 +193,7 @@ func (c Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) ==
 
 // Empty reports whether there is nothing to do.
 func (p Plan) Empty() bool {
-	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.ConsistencyCheckChanged
+	return p.Watches.Empty() && p.Routes.Empty() && p.Sinks.Empty() && !p.RoutesMoved && !p.StoreChanged && !p.ConsistencyCheckChanged
 }
 
 // Diff returns the plan from old to new. A nil old is the empty state.
@@ -210,9 +210,13 @@ func Diff(old, new *State) Plan {
 			index(old.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
 			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
 		),
-		RoutesChanged:           !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
+		Routes: diffNamed(
+			index(old.Routes, func(r route.Spec) (string, string) { return r.Name, string(mustJSON(r)) }),
+			index(new.Routes, func(r route.Spec) (string, string) { return r.Name, string(mustJSON(r)) }),
+		),
 		ConsistencyCheckChanged: old.ConsistencyCheck != new.ConsistencyCheck,
 	}
+	p.RoutesMoved = p.Routes.Empty() && !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes))
 	limits := new.Store
 	limits.Path, limits.RedactionKey, limits.Journal = old.Store.Path, old.Store.RedactionKey, old.Store.Journal
 	p.StoreChanged = old.Store != limits
@@ -283,11 +287,12 @@ func diffNamed(old, new map[string]string) Change {
 func (p Plan) String() string {
 	var b strings.Builder
 	p.Watches.write(&b, "watches")
+	p.Routes.write(&b, "routes")
 	p.Sinks.write(&b, "sinks")
 	for _, part := range []struct {
 		changed bool
 		name    string
-	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.ConsistencyCheckChanged, "consistency check"}} {
+	}{{p.RoutesMoved, "order of the routes"}, {p.StoreChanged, "store limits"}, {p.ConsistencyCheckChanged, "consistency check"}} {
 		if part.changed {
 			fmt.Fprintf(&b, "%s changed\n", part.name)
 		}
