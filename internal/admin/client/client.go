@@ -176,7 +176,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no daemon answers at %s: is 'watcherd run' running? Say where its admin listener is with --admin or --config", c.base)
+		return fmt.Errorf("no daemon answers at %s: is 'watcherd run' running, and is this its admin listener (--admin, --config)?", c.base)
 	}
 	// The url.Error around it repeats the method and the URL.
 	if u, ok := errors.AsType[*url.Error](err); ok {
