@@ -179,7 +179,7 @@ func (f *kubeFlags) load() (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
 	}
-	cfg = dynamicfactory.SameServer(cfg)
+	cfg = dynamicfactory.Guarded(cfg)
 	cfg.UserAgent = "watcherd/" + version()
 	raw, err := loader.RawConfig()
 	if err != nil {

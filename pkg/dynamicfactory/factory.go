@@ -77,10 +77,10 @@ var (
 	_ dynamicinformer.DynamicSharedInformerFactory = (*RESTFactory)(nil)
 )
 
-// SameServer returns a copy of cfg with which clients refuse redirects to another server:
-// client-go would send it the credentials. The factories and resolvers that are made of a
-// rest.Config do so anyway.
-func SameServer(cfg *rest.Config) *rest.Config { return apiclient.SameServer(cfg) }
+// Guarded returns a copy of cfg whose clients keep its credentials between them and the server:
+// they refuse redirects to another server, and read error responses without credentials that
+// these repeat. The factories and resolvers that are made of a rest.Config do so anyway.
+func Guarded(cfg *rest.Config) *rest.Config { return apiclient.Guarded(cfg) }
 
 // New makes a factory that lists and watches through client, as client-go's dynamic
 // informers do. Subscriptions fail with ErrNoClient if client is nil. It starts nothing.
@@ -110,7 +110,7 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	cfg = SameServer(cfg)
+	cfg = Guarded(cfg)
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)

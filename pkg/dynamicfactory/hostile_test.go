@@ -1,6 +1,9 @@
 package dynamicfactory_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -95,4 +98,74 @@ func TestEndlessDiscovery(t *testing.T) {
 	if n := sent.Load(); n > 100<<20 {
 		t.Errorf("%d MiB were read", n>>20)
 	}
+}
+
+// What a server, or a proxy before it, repeats of a request that it rejects has no credentials:
+// errors are in the log and in the status.
+func TestServerThatRepeatsTheCredentials(t *testing.T) {
+	const token, password = "of-the-daemon", "of-the-user"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("fieldSelector") == "metadata.name=kube-system" { // the probe before a retry
+			_, _ = w.Write([]byte(`{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`))
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+			"message": "rejected with Authorization: " + r.Header.Get("Authorization"),
+		})
+	}))
+	defer server.Close()
+	for name, cfg := range map[string]*rest.Config{
+		"a token":    {Host: server.URL, BearerToken: token, QPS: -1},
+		"a password": {Host: server.URL, Username: "u", Password: password, QPS: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secrets := []string{token, base64.StdEncoding.EncodeToString([]byte("u:" + password))}
+			check := func(what, message string) {
+				t.Helper()
+				for _, secret := range secrets {
+					if !strings.Contains(message, "rejected with") || strings.Contains(message, secret) {
+						t.Errorf("%s: %s", what, message)
+					}
+				}
+			}
+			r, err := dynamicfactory.NewResolver(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check("discovery", fmt.Sprint(r.Refresh(t.Context())))
+			f, err := dynamicfactory.NewRESTFactory(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Shutdown()
+			f.Start(t.Context().Done())
+			sub, err := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a failure is reported", func() bool { return sub.Status().Message != "" })
+			check("status", sub.Status().Message)
+		})
+	}
+}
+
+// A list whose page continues with itself has no end.
+func TestPageThatContinuesWithItself(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"again"},"items":[]}`))
+	}))
+	defer server.Close()
+	f, err := dynamicfactory.NewRESTFactory(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Shutdown()
+	f.Start(t.Context().Done())
+	sub, err := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the list is refused", func() bool { return strings.Contains(sub.Status().Message, "continues with itself") })
 }

@@ -85,7 +85,7 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	cfg = SameServer(cfg)
+	cfg = Guarded(cfg)
 	client, err := discovery.NewDiscoveryClientForConfig(apiclient.Limited(cfg, maxDiscovery))
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)

@@ -273,7 +273,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err != nil {
 		return err
 	}
-	kube := dynamicfactory.SameServer(d.REST)
+	kube := dynamicfactory.Guarded(d.REST)
 	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
 	kube.Wrap(requests.wrap)
 

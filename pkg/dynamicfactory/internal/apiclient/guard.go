@@ -1,18 +1,20 @@
 package apiclient
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"k8s.io/client-go/rest"
 )
 
-// SameServer returns a copy of cfg whose clients refuse redirects to another server. The
-// transports of client-go add the credentials to every request, that of a redirect
-// included.
-func SameServer(cfg *rest.Config) *rest.Config {
+// Guarded returns a copy of cfg whose clients keep its credentials between them and the server:
+// they refuse redirects to another server, to which client-go's transports would send them, and
+// replace them in the body of an error response, which is logged.
+func Guarded(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -21,10 +23,30 @@ func SameServer(cfg *rest.Config) *rest.Config {
 					return nil, fmt.Errorf("redirected to %s://%s, another server, which is not followed", to.Scheme, to.Host)
 				}
 			}
-			return next.RoundTrip(req)
+			resp, err := next.RoundTrip(req)
+			if err == nil && resp.StatusCode >= http.StatusBadRequest {
+				hideCredentials(resp, req.Header.Get("Authorization"))
+			}
+			return resp, err
 		})
 	})
 	return cfg
+}
+
+// hideCredentials replaces the credentials of a request in the body of its response, as a server or
+// a proxy may print a request that it rejects.
+func hideCredentials(resp *http.Response, authorization string) {
+	_, secret, _ := strings.Cut(authorization, " ") // the scheme is first
+	if secret == "" {
+		return
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	if err != nil {
+		body = nil // the status line is enough
+	}
+	_ = resp.Body.Close()
+	body = bytes.ReplaceAll(body, []byte(secret), []byte("[credentials]"))
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 }
 
 // Limited returns a copy of cfg whose clients read at most that many bytes of a response.

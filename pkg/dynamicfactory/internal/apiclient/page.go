@@ -122,6 +122,9 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 		}
 		return meta, err
 	}
+	if meta.Continue != "" && meta.Continue == q.Query.Get("continue") {
+		return meta, &UnreadableError{Err: errors.New("a page of the list continues with itself")}
+	}
 	return meta, nil
 }
 
