@@ -87,6 +87,31 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
+// BenchmarkLimits is the time until the limits end an expression over an object of 1 MB.
+func BenchmarkLimits(b *testing.B) {
+	x, err := newExpressions(defaultLimits())
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := newObjects(b)
+	huge := o.from(hugeObject(800_000, 8_000))
+	c := change(event.Updated, huge, huge)
+	for _, when := range costly() {
+		compiled, faults := x.compile(when, isCondition)
+		if faults != nil {
+			continue
+		}
+		b.Run(when[:min(len(when), 60)], func(b *testing.B) {
+			b.ReportAllocs()
+			e := newEvaluation(x.views)
+			for b.Loop() {
+				e.reset(c, 0)
+				_, _, _ = compiled.eval(e) // with an error, but for what the limits permit
+			}
+		})
+	}
+}
+
 func BenchmarkDiffers(b *testing.B) {
 	before, after := benchPods(b)
 	p, err := rawjson.ParsePath("spec.containers[*].image")
