@@ -14,8 +14,8 @@ import (
 
 // connections bounds the connections of one http.Server. A new one that is too many takes
 // the place of the one without a request for the longest time, so a client that holds
-// connections open does not block other clients. Connections that requests are
-// being answered on stay, unless brief.
+// connections open does not block other clients. Connections on which a counted handler
+// answers stay, unless brief.
 type connections struct {
 	limit int
 	brief bool // answers are: the oldest gives way where all connections have a request
@@ -26,7 +26,8 @@ type connections struct {
 
 // connection is what is known of an open connection. It is guarded by connections.mu.
 type connection struct {
-	requests int       // being answered
+	of       *connections
+	requests int       // that counted handlers answer
 	idle     time.Time // since when there is none, or since when there is one
 }
 
@@ -36,7 +37,8 @@ func newConnections(limit int, brief bool) *connections {
 
 type connectionKey struct{}
 
-// attach makes the server report its connections. Its Handler has to be set.
+// attach makes the server report its connections. Its handler has to call counted for the requests
+// that keep a connection.
 func (c *connections) attach(srv *http.Server) {
 	srv.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connectionKey{}, c.add(conn))
@@ -48,18 +50,23 @@ func (c *connections) attach(srv *http.Server) {
 			delete(c.open, conn)
 		}
 	}
-	next := srv.Handler
-	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		known, _ := r.Context().Value(connectionKey{}).(*connection)
-		c.count(known, 1)
-		defer c.count(known, -1)
+}
+
+// counted returns a handler whose connections are not idle while it answers. It is for the requests
+// of clients that are authenticated, so that others cannot hold all connections by reading slowly.
+func counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if known, ok := r.Context().Value(connectionKey{}).(*connection); ok {
+			known.of.count(known, 1)
+			defer known.of.count(known, -1)
+		}
 		next.ServeHTTP(w, r)
 	})
 }
 
 // add counts a new connection, and closes another one, or itself, if it is too many.
 func (c *connections) add(conn net.Conn) *connection {
-	added := &connection{idle: time.Now()}
+	added := &connection{of: c, idle: time.Now()}
 	var victim net.Conn
 	c.mu.Lock()
 	if len(c.open) >= c.limit {
@@ -105,6 +112,7 @@ func (c *connections) count(known *connection, n int) {
 
 // guarded lets only those through who may use the listener.
 func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
+	next = counted(next)
 	open := !s.cfg.Access.tokens() && s.cfg.ClientCAFile == ""
 	host, _, err := net.SplitHostPort(s.cfg.Listen)
 	if err != nil { // bound to it, so it is one

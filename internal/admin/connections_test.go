@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -102,12 +104,12 @@ func TestBusyConnectionsStay(t *testing.T) {
 func busyConnections(t *testing.T, brief bool) {
 	const limit = 3
 	begun, end := make(chan struct{}), make(chan struct{})
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			begun <- struct{}{}
 			<-end
 		}
-	})}
+	}))}
 	newConnections(limit, brief).attach(srv)
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -154,5 +156,39 @@ func busyConnections(t *testing.T, brief bool) {
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
+	}
+}
+
+// TestSlowReadersOfThePage ask for the files of the page, for which no token is needed, and do not
+// read them, on as many connections as there may be. A client with a token is answered.
+func TestSlowReadersOfThePage(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Access.ReadTokenFile = filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(f.cfg.Access.ReadTokenFile, []byte("reader"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const limit = 8
+	f.serve(func(s *Server) { s.listeners[0].connections.limit = limit })
+	for range limit {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", f.srv.Addresses()[0].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4<<10) != nil {
+			t.Fatal("no receive buffer")
+		}
+		if _, err := io.WriteString(conn, strings.Repeat("GET /ui/app.js HTTP/1.1\r\nHost: a\r\n\r\n", 500)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // it is being answered
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		if code, body := f.ask(http.MethodGet, f.base+"/api/v1/status", "", "Authorization", "Bearer reader"); code != http.StatusOK {
+			t.Fatalf("status %d: %s", code, body)
+		}
 	}
 }

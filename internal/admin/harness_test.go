@@ -76,11 +76,14 @@ func newFixture(t testing.TB) *fixture {
 }
 
 // serve runs the server until the test ends.
-func (f *fixture) serve() *fixture {
+func (f *fixture) serve(edit ...func(*Server)) *fixture {
 	f.t.Helper()
 	srv, err := Listen(f.t.Context(), f.cfg)
 	if err != nil {
 		f.t.Fatal(err)
+	}
+	for _, e := range edit {
+		e(srv)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	done := make(chan error, 1)

@@ -114,7 +114,7 @@ func (s *Server) probesHandler(net.Addr) http.Handler {
 	mux := http.NewServeMux()
 	s.handleHealth(mux, false)
 	s.handle(mux, "/", notFound)
-	return s.limited(mux)
+	return s.limited(counted(mux)) // of anyone
 }
 
 func (s *Server) handleHealth(mux *http.ServeMux, reasons bool) {
