@@ -298,9 +298,12 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
-	if move := &r.Moves[0]; move.first() && g.judgesAll(j.namespace, r) {
-		g.dropCarried(j.namespace)
-		if err := g.reportUnjudged(j.namespace, move, feeds); err != nil {
+	if move := &r.Moves[0]; move.first() {
+		all := g.judgesAll(j.namespace, r)
+		if all {
+			g.dropCarried(j.namespace)
+		}
+		if err := g.reportUnjudged(j.namespace, move, feeds, all); err != nil {
 			return false, err
 		}
 	}
@@ -450,6 +453,9 @@ func (g *group) namespaceGone(name string, at, ended time.Time) {
 	if n, known := g.c.namespaces.get(name); known && n.Gone.IsZero() {
 		n.Gone, n.Ended = at, ended
 		g.putNamespace(name, n)
+		if !ended.IsZero() {
+			g.endUnjudged(name)
+		}
 	}
 }
 

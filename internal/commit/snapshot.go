@@ -104,6 +104,11 @@ func (j *snapshot) forSink(name string) {
 
 // begin adds a snapshot that leaves out what is delivered from now on.
 func (g *group) begin(j *snapshot) {
+	for _, other := range j.feed.gaining {
+		if other.meta == j.meta {
+			other.meta = "" // what the store remembers is of the last one
+		}
+	}
 	j.delivered = map[string]struct{}{}
 	j.feed.gaining = append(j.feed.gaining, j)
 	g.jobs = append(g.jobs, j)

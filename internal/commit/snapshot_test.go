@@ -141,6 +141,24 @@ func TestIDsOfSnapshots(t *testing.T) {
 			}
 			return [][]string{first, again}
 		}},
+		"a kill amid the snapshot of a change that came amid another": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, elsewhere)
+			r.commit()
+			for _, w := range []plan.Watch{here, elsewhere, here} {
+				r.begin(s, false, w)
+			}
+			for range 4 { // the first one is over, and the last one has given a part
+				r.step()
+			}
+			if len(s.gaining) != 1 {
+				t.Errorf("%d snapshots are under way, want 1", len(s.gaining))
+			}
+			first := r.syncs()
+			r, s = killed(t, fs)
+			r.begin(s, true, here)
+			r.commit()
+			return [][]string{first, r.syncs()}
+		}},
 		"a kill after a relabel that takes objects through before the snapshot comes to them": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
 			r.commit(&namespaceSeen{obj: r.namespace("1", "dev")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
 			r.begin(s, false, here)

@@ -76,6 +76,7 @@ type unjudged struct {
 	FromTime time.Time // when that was committed
 	At       time.Time // of the first
 	Lost     bool      // an object had more than one of them, or was deleted
+	Former   bool      `json:",omitzero"` // what is lost is of the namespace that has ended, not of the one that is made again
 }
 
 // unjudgedMeta begins the keys of unjudged changes: the namespace and the part of the ledger
@@ -134,24 +135,44 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 		if u.FromTime.IsZero() {
 			u.FromTime = at
 		}
-	case u.Lost || !lost:
+	case u.Lost && !u.Former || !lost:
 		return
 	}
-	u.Lost = lost
-	g.c.putUnjudged(namespace, s.Partition, u)
-	g.batch.PutMeta(unjudgedMeta+namespace+"/"+s.Partition, ledger.Encode(u))
+	u.Lost, u.Former = lost, false
+	g.note(namespace, s.Partition, u)
+}
+
+func (g *group) note(namespace, partition string, u unjudged) {
+	g.c.putUnjudged(namespace, partition, u)
+	g.batch.PutMeta(unjudgedMeta+namespace+"/"+partition, ledger.Encode(u))
+}
+
+// endUnjudged notes that a namespace has ended: what its objects lost is judged by its labels.
+func (g *group) endUnjudged(namespace string) {
+	for partition, u := range g.c.unjudged[namespace] {
+		if u.Lost {
+			u.Former = true
+			g.note(namespace, partition, u)
+		}
+	}
 }
 
 // reportUnjudged reports the changes of a namespace's objects that could not be judged
 // before it was seen, once the objects have been given. Those of feeds that are not there
-// now are left to [unseenNamespaces].
-func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) error {
+// now are left to [unseenNamespaces]. The notes stay unless the labels of all objects are
+// known: then they are of the namespace that was made again, too.
+func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed, all bool) error {
 	for _, s := range feeds {
 		u, ok := g.c.noted(namespace, s)
 		if !ok {
 			continue
 		}
-		g.c.dropUnjudged(g.batch, namespace, s.Partition)
+		switch {
+		case all:
+			g.c.dropUnjudged(g.batch, namespace, s.Partition)
+		case u.Former:
+			g.note(namespace, s.Partition, unjudged{From: u.From, FromTime: u.FromTime, At: u.At})
+		}
 		if !u.Lost {
 			continue
 		}

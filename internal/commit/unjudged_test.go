@@ -489,3 +489,46 @@ func TestNamespaceMadeAgainBeforeTheFirstIsApplied(t *testing.T) {
 	r.commit()
 	checkLate(r, []string{"added a u40 7"})
 }
+
+// TestLossInANamespaceThatWasMadeAgain: what was lost in a namespace before it was seen is reported
+// to the watches that select that one, also if it is deleted and made again, with other labels,
+// before its own are applied.
+func TestLossInANamespaceThatWasMadeAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, again string
+		lost         bool // objects come and go in the second one, too, before it is seen
+		want         []string
+	}{
+		"selected first":                {first: "prod", again: "dev", want: []string{"gap   "}},
+		"selected again":                {first: "dev", again: "prod"},
+		"selected both times":           {first: "prod", again: "prod", want: []string{"gap   "}},
+		"never selected":                {first: "dev", again: "test", lost: true},
+		"selected again, and lost then": {first: "dev", again: "prod", lost: true, want: []string{"gap   "}},
+		"both":                          {first: "prod", again: "prod", lost: true, want: []string{"gap   ", "gap   "}},
+	} {
+		for _, later := range []bool{false, true} {
+			if later {
+				name += ", made again later"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+				s := r.know()
+				s.saved.ResourceVersion = "2"
+				r.commit(addedTo(s, r.made("3", 10)), deletedFrom(s, r.made("4", 10)))
+				r.add(&namespaceSeen{obj: r.namespace("1", tc.first)})
+				r.add(&namespaceGone{obj: r.ended()})
+				if later {
+					r.commit()
+				}
+				if tc.lost {
+					r.add(addedTo(s, r.made("7", 40)))
+					r.add(deletedFrom(s, r.made("8", 40)))
+				}
+				r.commit(&namespaceSeen{obj: r.namespace("6", tc.again)})
+				r.commit()
+				checkLate(r, tc.want)
+			})
+		}
+	}
+}

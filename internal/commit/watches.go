@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -212,7 +213,7 @@ func (c *Committer) oweLabels(b *store.Batch, watches []plan.Watch) error {
 }
 
 // noteSelections makes the rules of running feeds durable. Those of parts of a
-// feed are of no use any more.
+// feed are of no use any more, and those of a feed that others took the place of are former ones.
 func (c *Committer) noteSelections(rules given) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
@@ -232,10 +233,18 @@ func (c *Committer) noteSelections(rules given) error {
 			}
 		}
 	}
+	ids := slices.Collect(maps.Keys(rules))
 	for id, watches := range known {
 		all := id[:strings.LastIndexByte(id, '#')+1]
-		if _, running := rules[all]; running && id != all {
+		switch {
+		case rules[id] != nil:
+		case rules[all] != nil:
 			ledger.DropSelections(b, id, watches)
+		case slices.ContainsFunc(ids, func(other string) bool { return strings.HasPrefix(other, all) }):
+			for name, s := range watches {
+				s.Former = true
+				s.Put(b, name, id)
+			}
 		}
 	}
 	return ledger.StoreError(c.store.Commit(b), "note selections")

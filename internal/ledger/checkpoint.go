@@ -148,11 +148,15 @@ type Selected struct {
 	// is still being given its first objects, or what it was given went by labels of
 	// namespaces that are not known any more.
 	Owed bool `json:"owed,omitempty"`
+
+	// Former means that the rules are not in force: the feed ended, and others read the part of
+	// the ledger since. What was given by them was.
+	Former bool `json:"former,omitempty"`
 }
 
 // Same reports whether both select the same, in any version of the resource.
 func (s Selected) Same(other Selected) bool {
-	s.Resource = other.Resource
+	s.Resource, s.Former = other.Resource, other.Former
 	return reflect.DeepEqual(s, other)
 }
 
@@ -201,7 +205,7 @@ func DropSelections(b *store.Batch, id string, watches map[string]Selected) {
 func (all Selections) Watch(partition string, next *plan.Watch) (*plan.Watch, error) {
 	for _, id := range slices.Sorted(maps.Keys(all)) { // those of one part are alike but for their namespaces
 		rules, ok := all[id][next.Name]
-		if !ok || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, FeedID(partition, "")) {
+		if !ok || rules.Former || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, FeedID(partition, "")) {
 			continue
 		}
 		filter, err := rules.Rules.Filter()

@@ -22,13 +22,7 @@ func inProd(w *plan.Watch) {
 // cannot be listed, and restarts: it keeps the selection that it had.
 func TestSelectorWaitsOverARestart(t *testing.T) {
 	api, names := podServer(t, 4)
-	api.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
-		if req.URL.Path != "/api/v1/namespaces" || strings.Contains(req.URL.RawQuery, "kube-system") {
-			return false
-		}
-		apitest.Fail(w, http.StatusForbidden, "Forbidden")
-		return true
-	})
+	api.Intercept(refuseNamespaces)
 	dir := t.TempDir()
 	other := committest.PodWatch(named("other"))
 	l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
@@ -45,6 +39,44 @@ func TestSelectorWaitsOverARestart(t *testing.T) {
 	if got := h.types(names[0]) + ", " + h.types(names[1]); got != "sync updated, sync deleted" {
 		t.Errorf("the watch was given %s", got)
 	}
+}
+
+// TestSelectorOverARestartAfterOtherNamespaces gives a watch a namespace selector while the process
+// is down, and namespaces cannot be listed: it keeps the selection that it had last, not one that it
+// had before.
+func TestSelectorOverARestartAfterOtherNamespaces(t *testing.T) {
+	for name, before := range map[string][]string{"all": nil, "another one": {"a"}, "more": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			api := apitest.New(t)
+			api.Serve(podPath, "v1", "Pod")
+			api.Put(podPath, "a", "left", nil)
+			api.Put(podPath, "b", "kept", nil)
+			api.Intercept(refuseNamespaces)
+			dir := t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
+			l.apply(l.routed(committest.PodWatch(only(before...))))
+			eventually(t, "the first list", func() bool { return l.queued().types("left") == "sync" })
+			l.apply(l.routed(committest.PodWatch(only("b"))))
+			eventually(t, "the pod", func() bool { return l.queued().types("kept") == "sync" })
+			l.stop()
+			l = runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.routed(committest.PodWatch(inProd)))
+			if feeds := l.m.running(); len(feeds) != 1 || feeds[0].ID != "pods#b" {
+				t.Fatalf("%d feeds run, the first is %s, want that of the namespace alone", len(feeds), feeds[0].ID)
+			}
+			api.Put(podPath, "b", "kept", phase("1"))
+			eventually(t, "the change", func() bool { return l.queued().types("kept") == "sync updated" })
+		})
+	}
+}
+
+// refuseNamespaces is an API server that does not permit to read namespaces.
+func refuseNamespaces(w http.ResponseWriter, req *http.Request) bool {
+	if req.URL.Path != "/api/v1/namespaces" || strings.Contains(req.URL.RawQuery, "kube-system") {
+		return false
+	}
+	apitest.Fail(w, http.StatusForbidden, "Forbidden")
+	return true
 }
 
 // TestWatchComesBackAfterParts takes a watch of all namespaces away while another one
