@@ -230,8 +230,13 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 		return false, nil
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
-	// be stored elsewhere, as events often are. An older version counts if it is confirmed:
-	// one server of several may be behind for a moment.
+	// be stored elsewhere, as events often are.
+	return s.ownBehind(ctx, seen)
+}
+
+// ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
+// one server of several may be behind for a moment.
+func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
 	for range 2 {
 		now, err := s.ownVersion(ctx)
 		if err != nil || !progress.Older(now, seen) {
