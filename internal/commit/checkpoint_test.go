@@ -288,6 +288,69 @@ func TestPutCheckpoints(t *testing.T) {
 	}
 }
 
+// TestQuietVersionOfAStart stops a feed while it takes in what it began with: the later
+// version that showed no change is the next start's, too.
+func TestQuietVersionOfAStart(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		form   string // of what is recorded
+		relist bool
+		list   *dynamicfactory.List // the one of the first object
+		quiet  string
+	}{
+		{"from the ledger", "", false, nil, "200"},
+		{"before a list", "v0", true, nil, "200"},
+		{"amid a list", "v0", true, &dynamicfactory.List{ResourceVersion: "100", End: 1}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.feed(pods)
+			r.recorded(s, r.Object("a", "u1", "90"))
+			r.recorded(s, r.Object("b", "u2", "100"))
+			form := tc.form
+			if form == "" {
+				form = s.Form
+			}
+			r.save(s, ledger.Checkpoint{ResourceVersion: "100", Quiet: "200", Synced: true, Form: form})
+			if err := r.c.Prepare(s); err != nil {
+				t.Fatal(err)
+			}
+			snap, err := r.c.Begin(s)
+			if err != nil || snap.Relist != tc.relist || snap.Quiet != "200" {
+				t.Fatalf("the informer begins with %+v, %v", snap, err)
+			}
+			i := &informer{list: tc.list, checkpoints: map[uint64]string{1: "100"}}
+			s.Subscribed(i)
+			switch {
+			case tc.list != nil:
+				r.commit(listedBy(s, r.Object("a", "u1", "90")))
+			case tc.relist:
+				r.group.touchAll([]*Feed{s})
+				r.commit()
+			default:
+				r.commit(listedBy(s, snap.Objects[0]))
+			}
+			if got := r.saved(s).Quiet; got != tc.quiet {
+				t.Errorf("after a part: the quiet version is %q, want %q", got, tc.quiet)
+			}
+			if tc.relist {
+				return
+			}
+			i.quiet = "200"
+			r.commit(listedBy(s, snap.Objects[1].WithPosition(1)), &feedSynced{feed: s})
+			if got := r.saved(s).Quiet; got != "200" {
+				t.Errorf("after all: the quiet version is %q", got)
+			}
+			i.quiet = ""
+			r.commit(addedTo(s, r.Object("c", "u3", "150").WithPosition(2)))
+			if got := r.saved(s).Quiet; got != "" {
+				t.Errorf("after an event: the quiet version is %q", got)
+			}
+		})
+	}
+}
+
 // TestVersionsBeforeARollback records what a server that was set back lists, from a start
 // that had recorded later versions: those are not the server's for the next start.
 func TestVersionsBeforeARollback(t *testing.T) {
