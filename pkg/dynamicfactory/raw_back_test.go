@@ -189,3 +189,83 @@ func TestVersionIsRejectedInTheWatch(t *testing.T) {
 		is(t, "relists", sub.Status().Relists, 1)
 	})
 }
+
+// A storage that is restored with its versions moved on, as etcd's documentation advises, has
+// no history, and the next list has versions that are later than all before. An object in it
+// that is older than it was shows the rollback.
+func TestRollbackThatMovesVersionsOn(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		t.Run(fmt.Sprint("stopped ", stopped), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a", "b")
+				backup := s.Save()
+				put(s, "b", "c")
+				s.Bookmark()
+				var gaps []string
+				opts := dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)}
+				f := factory(t, s)
+				j, sub := subscribe(t, f, configMapKey, opts)
+				j.expect(t, "initial a", "initial b", "initial c")
+				snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+				if stopped {
+					sub.Close()
+				}
+				s.Restore(backup)
+				s.Advance(1_000_000)
+				s.Compact()
+				s.Cut()
+				if stopped {
+					j, _ = subscribe(t, f, configMapKey, remember(snap, opts))
+					is(t, "known at first", len(j.take()), 3)
+				}
+				time.Sleep(time.Minute)
+				j.expect(t, "delete? c", "update a", "update b")
+				is(t, "gaps", strings.Join(gaps, ";"), "rollback104 1000102")
+			})
+		})
+	}
+}
+
+// One server of a group may be behind the others for as long as it takes to ask twice.
+func TestServerIsBehindForASecond(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var until atomic.Int64
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("limit") != "1" || time.Now().UnixNano() > until.Load() {
+				return false
+			}
+			_, _ = w.Write([]byte(`{"kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		until.Store(time.Now().Add(time.Second).UnixNano())
+		s.Cut()
+		put(s, "a")
+		time.Sleep(time.Minute)
+		j.expect(t, "add a")
+		is(t, "relists", sub.Status().Relists, 0)
+	})
+}
+
+// A watch that stalls is given up after minutes. If the history has expired by then, what was
+// lost began with the stall.
+func TestGapBehindAStalledWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var gaps []dynamicfactory.Gap
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		})
+		s.Bookmark()
+		synctest.Wait()
+		known := time.Now()
+		time.Sleep(time.Second)
+		s.Stall(true)
+		put(s, "a", "a")
+		s.Compact()
+		time.Sleep(10 * time.Minute)
+		j.expect(t, "add a")
+		if len(gaps) != 1 || !gaps[0].FromTime.Equal(known) {
+			t.Errorf("gaps are %+v, want one from %v", gaps, known)
+		}
+	})
+}

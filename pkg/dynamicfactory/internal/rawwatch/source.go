@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -305,14 +306,19 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 
 // freshList reads a list that is not older than what the server has sent before. It returns
 // an older one with back if the server's versions went backwards. Otherwise one server of
-// several is behind for a moment: its list lacks objects that were not deleted.
+// several is behind for a moment: its list lacks objects that were not deleted. A list of a
+// later version with an object that is older than the cached one is of a server that was
+// set back, too.
 func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err error) {
 	seen := s.progress.Seen()
 	var wait apiclient.Backoff
 	for {
 		list, err := s.list(ctx)
-		if err != nil || !progress.Older(list.ResourceVersion, seen) {
-			return list, false, err
+		if err != nil {
+			return nil, false, err
+		}
+		if !progress.Older(list.ResourceVersion, seen) {
+			return list, s.wasNewer(list), nil
 		}
 		if back, err = s.ownBehind(ctx, seen); err != nil || back {
 			return list, back, err
@@ -322,6 +328,21 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 			return nil, false, err
 		}
 	}
+}
+
+// wasNewer reports whether a later state of an object of the list is cached.
+func (s *Source) wasNewer(list *objects) bool {
+	if s.cfg.Known == nil {
+		return false
+	}
+	return slices.ContainsFunc(list.Items, func(item runtime.Object) bool {
+		o, ok := item.(metav1.Object)
+		if !ok {
+			return false
+		}
+		known, ok := s.cfg.Known(o.GetNamespace(), o.GetName()).(metav1.Object)
+		return ok && progress.Older(o.GetResourceVersion(), known.GetResourceVersion())
+	})
 }
 
 // awaitList returns when the list before has been taken in: the informer keeps what it
