@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestPrepare(t *testing.T) {
 			name:  "list after a rollback under way",
 			saved: &ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: form, Epoch: 2, Listing: &ledger.Listing{ResourceVersion: "5", Rewound: true}}, recorded: true, start: relist, sweeps: true,
 			check: func(t *testing.T, s *Feed) {
-				if !s.rewind || s.epoch != 2 || s.floor != "9" {
+				if !s.rewind || s.epoch != 2 || s.floor != "5" {
 					t.Errorf("rewind %t, epoch %d, floor %q", s.rewind, s.epoch, s.floor)
 				}
 			},
@@ -283,6 +284,115 @@ func TestPutCheckpoints(t *testing.T) {
 			if got := s.Complete(); got != tc.want.ResourceVersion {
 				t.Errorf("complete is %q", got)
 			}
+		})
+	}
+}
+
+// TestQuietVersionOfAStart stops a feed while it takes in what it began with: the later
+// version that showed no change is the next start's, too.
+func TestQuietVersionOfAStart(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		form   string // of what is recorded
+		relist bool
+		list   *dynamicfactory.List // the one of the first object
+		quiet  string
+	}{
+		{"from the ledger", "", false, nil, "200"},
+		{"before a list", "v0", true, nil, "200"},
+		{"amid a list", "v0", true, &dynamicfactory.List{ResourceVersion: "100", End: 1}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.feed(pods)
+			r.recorded(s, r.Object("a", "u1", "90"))
+			r.recorded(s, r.Object("b", "u2", "100"))
+			form := tc.form
+			if form == "" {
+				form = s.Form
+			}
+			r.save(s, ledger.Checkpoint{ResourceVersion: "100", Quiet: "200", Synced: true, Form: form})
+			if err := r.c.Prepare(s); err != nil {
+				t.Fatal(err)
+			}
+			snap, err := r.c.Begin(s)
+			if err != nil || snap.Relist != tc.relist || snap.Quiet != "200" {
+				t.Fatalf("the informer begins with %+v, %v", snap, err)
+			}
+			i := &informer{list: tc.list, checkpoints: map[uint64]string{1: "100"}}
+			s.Subscribed(i)
+			switch {
+			case tc.list != nil:
+				r.commit(listedBy(s, r.Object("a", "u1", "90")))
+			case tc.relist:
+				r.group.touchAll([]*Feed{s})
+				r.commit()
+			default:
+				r.commit(listedBy(s, snap.Objects[0]))
+			}
+			if got := r.saved(s).Quiet; got != tc.quiet {
+				t.Errorf("after a part: the quiet version is %q, want %q", got, tc.quiet)
+			}
+			if tc.relist {
+				return
+			}
+			i.quiet = "200"
+			r.commit(listedBy(s, snap.Objects[1].WithPosition(1)), &feedSynced{feed: s})
+			if got := r.saved(s).Quiet; got != "200" {
+				t.Errorf("after all: the quiet version is %q", got)
+			}
+			i.quiet = ""
+			r.commit(addedTo(s, r.Object("c", "u3", "150").WithPosition(2)))
+			if got := r.saved(s).Quiet; got != "" {
+				t.Errorf("after an event: the quiet version is %q", got)
+			}
+		})
+	}
+}
+
+// TestVersionsBeforeARollback records what a server that was set back lists, from a start
+// that had recorded later versions: those are not the server's for the next start.
+func TestVersionsBeforeARollback(t *testing.T) {
+	for _, stopped := range []bool{false, true} { // amid the list
+		t.Run(fmt.Sprintf("stopped=%t", stopped), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.feed(pods)
+			r.recorded(s, r.Object("a", "u1", "90"))
+			r.recorded(s, r.Object("b", "u2", "80"))
+			r.save(s, ledger.Checkpoint{ResourceVersion: "90", Recorded: "100", Synced: true, Form: s.Form})
+			begin := func(want string) {
+				t.Helper()
+				s = r.feed(pods)
+				if err := r.c.Prepare(s); err != nil {
+					t.Fatal(err)
+				}
+				snap, err := r.c.Begin(s)
+				if err != nil || snap.Recorded != want {
+					t.Fatalf("the informer begins with %+v, %v, want %q", snap, err, want)
+				}
+			}
+			begin("100")
+			s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "60", End: 3}, checkpoints: map[uint64]string{3: "60"}})
+			s.position = 1 // what it began with
+			rollback := &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "60", FromTime: now, ToTime: now, Position: 3}
+			r.commit(&gapFound{feed: s, gap: rollback}, addedTo(s, r.Object("a", "u1", "50")))
+			if cp := r.saved(s); cp.Listing == nil || !cp.Listing.Rewound {
+				t.Fatalf("amid the list: the checkpoint is %+v", cp)
+			}
+			last := r.Object("b", "u2", "40").WithPosition(3)
+			if stopped {
+				begin("")
+				s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "60", End: 3}, checkpoints: map[uint64]string{3: "60"}})
+				r.commit(listedBy(s, r.Object("a", "u1", "50")), listedBy(s, last), &feedSynced{feed: s})
+			} else {
+				r.commit(addedTo(s, last))
+			}
+			if cp := r.saved(s); cp.ResourceVersion != "60" || cp.Recorded != "" || !cp.Resumable() {
+				t.Errorf("behind the list: the checkpoint is %+v", cp)
+			}
+			begin("60")
 		})
 	}
 }

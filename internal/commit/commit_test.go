@@ -220,6 +220,7 @@ func (r *rig) selections(n int) []event.Selection {
 type informer struct {
 	checkpoints map[uint64]string // by the position from which on they hold
 	list        *dynamicfactory.List
+	quiet       string
 	acked       uint64
 	watching    time.Time
 }
@@ -235,7 +236,7 @@ func (i *informer) Checkpoint(position uint64) (version string) {
 	return version
 }
 
-func (i *informer) Quiet(uint64) string { return "" }
+func (i *informer) Quiet(uint64) string { return i.quiet }
 
 func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool) {
 	if i.list == nil || position >= i.list.End {

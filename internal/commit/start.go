@@ -21,12 +21,15 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 	listed := &dynamicfactory.Snapshot{Relist: true, Known: c.recordedFor(s)}
 	if s.start != cold {
 		listed.ResourceVersion, listed.Time, listed.Quiet = s.resume.ListVersion(), s.resume.Time, s.resume.Quiet
+		if !s.rewind { // else it is of the versions before the rollback
+			listed.Recorded = s.resume.RecordedUpTo()
+		}
 	}
 	if s.start != warm {
 		return listed, nil
 	}
-	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet}
 	floor := s.resume.RecordedUpTo()
+	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor}
 	err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
 		snap.Objects = append(snap.Objects, o)
 		if v := o.GetResourceVersion(); ledger.Newer(v, floor) {
@@ -98,7 +101,9 @@ func (c *Committer) Prepare(s *Feed) error {
 	if s.start == warm {
 		return nil // the informer finds deletions itself
 	}
-	s.floor = s.resume.RecordedUpTo()
+	if s.floor = s.resume.RecordedUpTo(); s.rewind {
+		s.floor = s.resume.ListVersion() // the others are of the versions before the rollback
+	}
 	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
 	if !empty {
 		s.listed = map[uint64]struct{}{}

@@ -50,6 +50,7 @@ type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // of the version, for the Gap if it cannot be resumed; may be zero
 	Quiet           string    // of DurableSubscription.Quiet, with the ResourceVersion; may be empty
+	Recorded        string    // the newest version of which anything is recorded, if it is later; may be empty
 	Objects         []*compact.Object
 	// Relist is for a program that has recorded only a part of a list at
 	// ResourceVersion. The informer then ignores Objects, lists the resource at that
@@ -181,7 +182,7 @@ func (o *DurableOptions) snapshot() func(context.Context) (*rawwatch.Snapshot, e
 		if s == nil || err != nil {
 			return nil, err
 		}
-		return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
+		return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Recorded: s.Recorded, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
 	}
 }
 

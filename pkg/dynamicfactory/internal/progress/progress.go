@@ -36,6 +36,7 @@ type Progress struct {
 	open     Version    // the version of the last event, unless it is complete
 	openUpTo uint64
 	openSeen []uint64 // the received events of the open version
+	earlier  Version  // see Saw
 	marks    []mark   // ascending in upTo
 	lists    []listed // not acknowledged; ascending in end
 }
@@ -74,6 +75,7 @@ func (p *Progress) List(v Version, n int) uint64 {
 		p.last++
 		p.empty = p.last
 	}
+	p.earlier = Version{}
 	p.closeLocked()
 	p.completeLocked(v)
 	if len(p.lists) >= maxLists {
@@ -251,14 +253,25 @@ func (p *Progress) Resume() string {
 	return p.complete.String()
 }
 
-// Seen is the newest version that is known to have been the server's.
+// Saw notes a version that the server had in an earlier life, until the next list.
+func (p *Progress) Saw(v Version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.earlier = v
+}
+
+// Seen is the newest version that is known to have been the server's. It may be one that is
+// not complete.
 func (p *Progress) Seen() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.quiet.None() {
-		return p.quiet.String()
+	seen := p.complete.String()
+	for _, v := range [...]Version{p.open, p.quiet, p.earlier} {
+		if other := v.String(); seen == "" || Older(seen, other) {
+			seen = other
+		}
 	}
-	return p.complete.String()
+	return seen
 }
 
 // Checkpoint is the newest version that is complete once everything up to a position is

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,6 +69,7 @@ type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // of the version; may be zero
 	Quiet           string    // a later version; see Source.Quiet
+	Recorded        string    // a later version that the server has had; may be empty
 	// Relist requests a list at ResourceVersion from the server, in place of Objects; at
 	// the present version, if ResourceVersion is "".
 	Relist bool
@@ -291,12 +293,56 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 			}
 		}
 	}
-	list, err := s.list(ctx)
+	list, back, err := s.freshList(ctx)
 	if err != nil {
 		return nil, err
 	}
+	if back {
+		s.lost(CauseRollback)
+	}
 	s.listed(list)
 	return list, nil
+}
+
+// freshList reads a list that is not older than what the server has sent before. It returns
+// an older one with back if the server's versions went backwards. Otherwise one server of
+// several is behind for a moment: its list lacks objects that were not deleted. A list of a
+// later version with an object that is older than the cached one is of a server that was
+// set back, too.
+func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err error) {
+	seen := s.progress.Seen()
+	var wait apiclient.Backoff
+	for {
+		list, err := s.list(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		if !progress.Older(list.ResourceVersion, seen) {
+			return list, s.wasNewer(list), nil
+		}
+		if back, err = s.ownBehind(ctx, seen); err != nil || back {
+			return list, back, err
+		}
+		s.log(ctx).Info("the list is older than what was received before; relisting", "resourceVersion", list.ResourceVersion, "received", seen)
+		if err := wait.Wait(ctx, 0, apiclient.MaxBackoff); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// wasNewer reports whether a later state of an object of the list is cached.
+func (s *Source) wasNewer(list *objects) bool {
+	if s.cfg.Known == nil {
+		return false
+	}
+	return slices.ContainsFunc(list.Items, func(item runtime.Object) bool {
+		o, ok := item.(metav1.Object)
+		if !ok {
+			return false
+		}
+		known, ok := s.cfg.Known(o.GetNamespace(), o.GetName()).(metav1.Object)
+		return ok && progress.Older(o.GetResourceVersion(), known.GetResourceVersion())
+	})
 }
 
 // awaitList returns when the list before has been taken in: the informer keeps what it
@@ -322,7 +368,8 @@ func (s *Source) awaitList(ctx context.Context) error {
 // relist reads the first list at the snapshot's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
 func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, error) {
-	back, err := s.behind(ctx, time.Now().Add(-probeFresh), snapshot.ResourceVersion)
+	s.saw(snapshot)
+	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
 	if err != nil {
 		return nil, err
 	}
@@ -346,10 +393,15 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 			return nil, err
 		}
 	}
-	if list == nil {
-		if list, err = s.list(ctx); err != nil {
-			return nil, err
+	if list == nil && back {
+		list, err = s.list(ctx)
+	} else if list == nil {
+		if list, back, err = s.freshList(ctx); back {
+			gap.Cause = CauseRollback
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	s.loss = gap
@@ -358,11 +410,23 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 	return list, nil
 }
 
+// saw notes the versions of a snapshot as the server's.
+func (s *Source) saw(snapshot *Snapshot) {
+	seen := snapshot.ResourceVersion
+	for _, v := range [...]string{snapshot.Quiet, snapshot.Recorded} {
+		if progress.Older(seen, v) {
+			seen = v
+		}
+	}
+	s.progress.Saw(progress.ParseVersion(seen))
+}
+
 func (s *Source) resume(snapshot *Snapshot) *objects {
 	list := &objects{Items: snapshot.Objects(s.progress.Next())}
 	list.ResourceVersion = snapshot.ResourceVersion
 	s.took(list)
 	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(snapshot.Quiet))
+	s.saw(snapshot)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
@@ -408,6 +472,9 @@ func (s *Source) lost(cause string) {
 	defer s.mu.Unlock()
 	if s.loss == nil {
 		s.loss = &Gap{Cause: cause, From: from, FromTime: since}
+	}
+	if cause == CauseRollback {
+		s.loss.Cause = cause // found by the list that follows another loss
 	}
 }
 

@@ -159,13 +159,7 @@ func (w *stream) givesUp() bool {
 // whether to list: the version may be of another server. The interval grows for a server
 // that rejects the version of its own list.
 func (w *stream) needsList(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch status.Status().Code {
-	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
-	default:
+	if !isInvalid(err) {
 		return false
 	}
 	s := w.source
@@ -174,6 +168,21 @@ func (w *stream) needsList(err error) bool {
 	}
 	s.invalid = min(s.invalid+1, invalidDoublings)
 	return true
+}
+
+// isInvalid reports whether the server rejected a request as invalid, which it may do after
+// the headers of a watch.
+func isInvalid(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+		return true
+	default:
+		return false
+	}
 }
 
 // end makes the reflector list again.
@@ -233,6 +242,9 @@ func (w *stream) request(ctx context.Context) error {
 		w.backoff.Reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
+	if !isInvalid(err) {
+		w.invalid, s.invalid = 0, 0
+	}
 	switch {
 	case errors.Is(err, io.EOF) && lived >= resp.timeout-apiclient.TimeoutGrace/2:
 		return nil
@@ -311,7 +323,6 @@ func (s *Source) watchTimeout(least time.Duration) time.Duration {
 func (w *stream) established(ctx context.Context) {
 	w.bookmarks = false
 	w.requests++
-	w.invalid, w.source.invalid = 0, 0
 	first := w.requests == 1
 	w.source.stats.contact(func(t *Counters) {
 		if !first {
@@ -402,6 +413,9 @@ func (w *stream) bookmark(raw []byte) error {
 		return &apiclient.UnreadableError{Err: err}
 	}
 	rv := string(m.ResourceVersion)
+	if seen := s.progress.Seen(); progress.Older(rv, seen) {
+		return &disconnected{fmt.Errorf("bookmark of version %s after %s", rv, seen)} // whether the server was set back is checked before the watch resumes
+	}
 	o, err := s.cfg.Bookmark(rv)
 	if err != nil {
 		return &apiclient.UnreadableError{Err: err}

@@ -24,6 +24,9 @@ const (
 	// silenceCheck is the interval of the watchdog.
 	silenceCheck = 15 * time.Second
 
+	// confirmAfter is the wait before a version that went backwards is requested again.
+	confirmAfter = 2 * time.Second
+
 	// pausePatience is the time after which a paused watch is logged. An API server
 	// guarantees a watch cache of 75 seconds.
 	pausePatience = 30 * time.Second
@@ -188,10 +191,11 @@ func (d *watchdog) probe(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	s.stats.current(nil)
 	if s.stats.bookmarks() > d.bookmarks {
-		return errSilent // this request has had bookmarks before
+		s.stats.contact(nil)
+		return errSilent // this request has had bookmarks before: what it holds back may be lost
 	}
+	s.stats.current(nil)
 	return nil
 }
 
@@ -230,15 +234,25 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 		return false, nil
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
-	// be stored elsewhere, as events often are. An older version counts if it is confirmed:
-	// one server of several may be behind for a moment.
-	for range 2 {
+	// be stored elsewhere, as events often are.
+	return s.ownBehind(ctx, seen)
+}
+
+// ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
+// one server of several may be behind for a moment.
+func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
+	for confirmed := false; ; confirmed = true {
 		now, err := s.ownVersion(ctx)
 		if err != nil || !progress.Older(now, seen) {
 			return false, err
 		}
+		if confirmed {
+			return true, nil
+		}
+		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
+			return false, err
+		}
 	}
-	return true, nil
 }
 
 // ownVersion requests the resource's version by a consistent list of one object.

@@ -1,0 +1,271 @@
+package dynamicfactory_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// lossesOf notes the causes and versions of gaps.
+func lossesOf(gaps *[]string) func(dynamicfactory.Gap) {
+	return func(g dynamicfactory.Gap) { *gaps = append(*gaps, fmt.Sprint(g.Cause, g.From, " ", g.To)) }
+}
+
+// The version of the last event is the server's, although it is not complete: a backup from
+// before it is another history.
+func TestRollbackBehindTheLastEvent(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		t.Run(fmt.Sprint("stopped ", stopped), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				var gaps []string
+				opts := dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)}
+				f := factory(t, s)
+				j, sub := subscribe(t, f, configMapKey, opts)
+				backup := s.Save()
+				put(s, "b")
+				synctest.Wait()
+				j.expect(t, "initial a", "add b")
+				is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
+				snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+				snap.Recorded = s.Version()
+				if stopped {
+					sub.Close()
+				}
+				s.Restore(backup)
+				s.Cut()
+				if stopped {
+					j, _ = subscribe(t, f, configMapKey, remember(snap, opts))
+					is(t, "known at first", len(j.take()), 2)
+				}
+				time.Sleep(time.Minute)
+				j.expect(t, "delete? b", "update a")
+				is(t, "gaps", strings.Join(gaps, ";"), "rollback101 101")
+			})
+		})
+	}
+}
+
+// A server that was set back may have lost the history as well, or say so itself before its
+// version is asked for.
+func TestRollbackWithoutHistory(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		backup := s.Save()
+		put(s, "a", "b")
+		var gaps []string
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+		j.expect(t, "initial a", "initial b")
+		s.Restore(backup)
+		s.Send(configMapPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		time.Sleep(time.Minute)
+		j.expect(t, "delete? b", "update a")
+		is(t, "gaps", strings.Join(gaps, ";"), "rollback103 101")
+	})
+}
+
+// One server of a group answers a list from a state that is behind what another one has
+// sent: nothing is deleted by such a list.
+func TestListIsBehindForAMoment(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		then := s.Version()
+		put(s, "a", "b")
+		var gaps []string
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+		j.expect(t, "initial a", "initial b")
+		var behind atomic.Int64
+		behind.Store(2)
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			q := r.URL.Query()
+			if !strings.HasSuffix(r.URL.Path, "/configmaps") || q.Get("limit") != "500" || behind.Add(-1) < 0 {
+				return false
+			}
+			q.Set("resourceVersion", then)
+			q.Set("resourceVersionMatch", "Exact")
+			r.URL.RawQuery = q.Encode()
+			return false
+		})
+		s.Send(configMapPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		time.Sleep(time.Minute)
+		j.expect(t, "update a", "update b") // of the list, unchanged
+		is(t, "gaps", strings.Join(gaps, ";"), "expired103 103")
+		put(s, "c")
+		synctest.Wait()
+		j.expect(t, "add c")
+	})
+}
+
+// A bookmark that is older than what was complete before moves nothing back: what is deleted
+// since then does not come again.
+func TestBookmarkGoesBack(t *testing.T) {
+	bookmark := func(version string) string {
+		return `{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"` + version + `"}}}`
+	}
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		put(s, "a", "b")
+		s.Delete(configMapPath, "ns", "a")
+		s.Bookmark()
+		synctest.Wait()
+		j.expect(t, "add a", "add b", "delete a")
+		s.Send(configMapPath, bookmark("100"))
+		synctest.Wait()
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), "103")
+		time.Sleep(time.Minute)
+		s.Cut()
+		time.Sleep(time.Minute)
+		j.expect(t)
+		put(s, "c")
+		synctest.Wait()
+		j.expect(t, "add c")
+	})
+}
+
+// An API server that stays up while its storage is set back sends bookmarks of older versions.
+func TestBookmarkOfAServerThatWasSetBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		backup := s.Save()
+		put(s, "a", "b")
+		var gaps []string
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+		j.expect(t, "initial a", "initial b")
+		s.Restore(backup)
+		s.Bookmark()
+		time.Sleep(time.Minute)
+		j.expect(t, "delete? b", "update a")
+		is(t, "gaps", strings.Join(gaps, ";"), "rollback103 101")
+	})
+}
+
+// A list again of a quiet resource whose version has expired, while the server was set back
+// behind the later version that showed no change.
+func TestRollbackBehindTheQuietVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		s.Advance(10)
+		backup := s.Save()
+		s.Advance(1000)
+		snap := &dynamicfactory.Snapshot{Relist: true, ResourceVersion: "101", Quiet: s.Version()}
+		s.Restore(backup)
+		s.Compact()
+		var gaps []string
+		j, _ := subscribe(t, factory(t, s), configMapKey, remember(snap, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)}))
+		time.Sleep(10 * time.Minute)
+		j.expect(t, "initial a")
+		is(t, "gaps", strings.Join(gaps, ";"), "rollback101 111")
+	})
+}
+
+// A server that rejects a version after it has established the watch is listed as one that
+// rejects the request.
+func TestVersionIsRejectedInTheWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		var reject atomic.Bool
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			q := r.URL.Query()
+			if !reject.Load() || q.Get("watch") == "" || q.Get("resourceVersion") != "101" {
+				return false
+			}
+			_, _ = w.Write([]byte(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":400,"reason":"BadRequest","message":"invalid resource version"}}` + "\n"))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		j.expect(t, "initial a")
+		reject.Store(true)
+		s.Cut()
+		put(s, "b")
+		time.Sleep(5 * time.Minute)
+		j.expect(t, "update a", "add b")
+		is(t, "relists", sub.Status().Relists, 1)
+	})
+}
+
+// A storage that is restored with its versions moved on, as etcd's documentation advises, has
+// no history, and the next list has versions that are later than all before. An object in it
+// that is older than it was shows the rollback.
+func TestRollbackThatMovesVersionsOn(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		t.Run(fmt.Sprint("stopped ", stopped), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a", "b")
+				backup := s.Save()
+				put(s, "b", "c")
+				s.Bookmark()
+				var gaps []string
+				opts := dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)}
+				f := factory(t, s)
+				j, sub := subscribe(t, f, configMapKey, opts)
+				j.expect(t, "initial a", "initial b", "initial c")
+				snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+				if stopped {
+					sub.Close()
+				}
+				s.Restore(backup)
+				s.Advance(1_000_000)
+				s.Compact()
+				s.Cut()
+				if stopped {
+					j, _ = subscribe(t, f, configMapKey, remember(snap, opts))
+					is(t, "known at first", len(j.take()), 3)
+				}
+				time.Sleep(time.Minute)
+				j.expect(t, "delete? c", "update a", "update b")
+				is(t, "gaps", strings.Join(gaps, ";"), "rollback104 1000102")
+			})
+		})
+	}
+}
+
+// One server of a group may be behind the others for as long as it takes to ask twice.
+func TestServerIsBehindForASecond(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var until atomic.Int64
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("limit") != "1" || time.Now().UnixNano() > until.Load() {
+				return false
+			}
+			_, _ = w.Write([]byte(`{"kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		until.Store(time.Now().Add(time.Second).UnixNano())
+		s.Cut()
+		put(s, "a")
+		time.Sleep(time.Minute)
+		j.expect(t, "add a")
+		is(t, "relists", sub.Status().Relists, 0)
+	})
+}
+
+// A watch that stalls is given up after minutes. If the history has expired by then, what was
+// lost began with the stall.
+func TestGapBehindAStalledWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var gaps []dynamicfactory.Gap
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		})
+		s.Bookmark()
+		synctest.Wait()
+		known := time.Now()
+		time.Sleep(time.Second)
+		s.Stall(true)
+		put(s, "a", "a")
+		s.Compact()
+		time.Sleep(10 * time.Minute)
+		j.expect(t, "add a")
+		if len(gaps) != 1 || !gaps[0].FromTime.Equal(known) {
+			t.Errorf("gaps are %+v, want one from %v", gaps, known)
+		}
+	})
+}
