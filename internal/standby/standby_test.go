@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/journal"
@@ -383,4 +385,38 @@ func TestStoreWithRecords(t *testing.T) {
 		t.Fatalf("the adopted store: %v", err)
 	}
 	second.end(t)
+}
+
+// TestNewerRelease: a replica that meets an entry of a newer release ends with an error that names it, with everything
+// before that entry and nothing else, and does not contend, whatever is silent.
+func TestNewerRelease(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(13, 13))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	js := connect(t, nodes[0])
+	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {`{"format":2,"kind":{"of":"its own"}}`}}, Data: []byte("?")}
+	newer, err := js.PublishMsg(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*replica{second, first, second} {
+		if err := g.lead(r); !errors.Is(err, journal.ErrNewer) || !strings.Contains(fmt.Sprint(err), "upgrade this replica") {
+			t.Errorf("%v", err)
+		}
+		if at := last(t, r.dir); at.Last != newer.Sequence-1 {
+			t.Errorf("the directory is at %d, the entry is at %d", at.Last, newer.Sequence)
+		}
+	}
+	if x, err := g.journalOf().Extent(t.Context()); err != nil || x.Last != newer.Sequence {
+		t.Errorf("the stream ends at %d, the entry is at %d: %v", x.Last, newer.Sequence, err)
+	}
+	if diff := cmp.Diff(contents(t, first.dir), contents(t, second.dir)); diff != "" {
+		t.Errorf("the directories differ:\n%s", diff)
+	}
 }
