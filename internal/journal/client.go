@@ -105,17 +105,17 @@ func (j *Client) look(ctx context.Context) error {
 		return fmt.Errorf("look at the stream %s of the journal: %w", j.Stream, err)
 	}
 	j.stream = stream
-	return j.verify(stream.CachedInfo().Config)
+	return j.verify(stream.CachedInfo().Config, j.subject())
 }
 
 // verify refuses a stream that would lose entries.
-func (j *Client) verify(c jetstream.StreamConfig) error {
+func (j *Client) verify(c jetstream.StreamConfig, subject string) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: stream %s %s", ErrStream, c.Name, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case len(c.Subjects) != 1 || c.Subjects[0] != j.subject():
-		return bad("takes %q; it must take %s alone", c.Subjects, j.subject())
+	case len(c.Subjects) != 1 || c.Subjects[0] != subject:
+		return bad("takes %q; it must take %s alone", c.Subjects, subject)
 	case c.Storage != jetstream.FileStorage:
 		return bad("is kept in memory; file is wanted")
 	case c.Replicas < j.Replicas:

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/s2"
@@ -27,7 +28,12 @@ const (
 	Batch  Kind = "batch"
 	Term   Kind = "term"   // the first of a writer; its batch is empty
 	Resign Kind = "resign" // the last of a writer that ends; its batch is empty
+	// Erase has an empty batch. A follower erases what is obsolete in its directory before it applies it.
+	Erase Kind = "erase"
 )
+
+// kinds are all of them: an entry of another is not understood.
+var kinds = []Kind{Batch, Term, Resign, Erase}
 
 // Entry is what a journal has of one append.
 type Entry struct {
@@ -47,15 +53,41 @@ var (
 	ErrKey = errors.New("the journal is encrypted with another key")
 	// ErrNewer: a newer release writes the journal.
 	ErrNewer = errors.New("the journal is written by a newer release")
+	// ErrOlder: an older release writes the journal, whose store has another layout.
+	ErrOlder = errors.New("the journal is written by an older release, whose store has another layout")
 )
 
 // format is the version of frames.
 const format = 1
 
+// release is a part of the header of every message, in every release.
+type release struct {
+	Format int `json:"format"`
+	Layout int `json:"layout"` // of the store's keys and values
+}
+
+// readHeader reads nothing else of a header that a newer release has written.
+func readHeader(header string, into any) error {
+	var r release
+	err := json.Unmarshal([]byte(header), &r)
+	switch {
+	case err != nil:
+	case r.Format > format || r.Layout > layout.Version:
+		return fmt.Errorf("%w: it has format %d, layout %d; this one reads up to %d, %d", ErrNewer, r.Format, r.Layout, format, layout.Version)
+	case r.Layout < layout.Version:
+		return fmt.Errorf("%w: layout %d, this one reads %d", ErrOlder, r.Layout, layout.Version)
+	default:
+		err = json.Unmarshal([]byte(header), into)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: a message is no entry: %w", ErrDiverged, err)
+	}
+	return nil
+}
+
 // frame describes one part of an entry; as JSON it is the header of the message.
 type frame struct {
-	Format  int    `json:"format"`
-	Layout  int    `json:"layout"` // of the store's keys and values
+	release
 	Kind    Kind   `json:"kind"`
 	Term    uint64 `json:"term"`
 	Replica string `json:"replica"`
@@ -155,11 +187,11 @@ const maxBatch = 1 << 30
 
 // parts returns the messages of an entry, as headers and bodies of at most size bytes together.
 func (k Keys) parts(f frame, batch []byte, size int) (headers, bodies [][]byte, err error) {
-	f.Format, f.Layout, f.Key = format, layout.Version, k.list[0].id
+	f.release, f.Key = release{format, layout.Version}, k.list[0].id
 	rest := s2.Encode(nil, batch)
 	room := size - maxHeader
 	if room <= 0 {
-		return nil, nil, fmt.Errorf("max_payload of the server is %d bytes; the journal needs more than %d", size, maxHeader)
+		return nil, nil, errPayload(size)
 	}
 	f.Parts = max(1, (len(rest)+room-1)/room)
 	for f.Part = 1; f.Part <= f.Parts; f.Part++ {
@@ -174,16 +206,20 @@ func (k Keys) parts(f frame, batch []byte, size int) (headers, bodies [][]byte, 
 	return headers, bodies, nil
 }
 
+func errPayload(size int) error {
+	return fmt.Errorf("max_payload of the server is %d bytes; the journal needs more than %d", size, maxHeader)
+}
+
 // maxHeader is the size of a header with its name, and of what encryption adds.
 const maxHeader = 1 << 10
 
 // parse reads the header and the body of a message.
 func (k Keys) parse(header string, body []byte) (f frame, part []byte, err error) {
-	if err := json.Unmarshal([]byte(header), &f); err != nil {
-		return f, nil, fmt.Errorf("%w: a message is no entry: %w", ErrDiverged, err)
+	if err := readHeader(header, &f); err != nil {
+		return f, nil, err
 	}
-	if f.Format > format || f.Layout > layout.Version {
-		return f, nil, fmt.Errorf("%w: entries have format %d, layout %d; this one reads up to %d, %d", ErrNewer, f.Format, f.Layout, format, layout.Version)
+	if !slices.Contains(kinds, f.Kind) {
+		return f, nil, fmt.Errorf("%w: it has entries of the kind %q", ErrNewer, f.Kind)
 	}
 	if f.Part < 1 || f.Part > f.Parts {
 		return f, nil, fmt.Errorf("%w: part %d of %d", ErrDiverged, f.Part, f.Parts)

@@ -44,6 +44,9 @@ func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, er
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := j.dropSnapshot(ctx); err != nil { // it is of another past
+		return nil, nil, err
+	}
 	w := &Writer{j: j, replica: replica, id: rand.Text(), last: x.Last}
 	w.at.Term = x.Last + 1 // there were fewer terms than messages
 	w.at.Sum = mathrand.Uint64() | 1
@@ -57,6 +60,15 @@ func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, er
 // Append implements [store.Journal].
 func (w *Writer) Append(ctx context.Context, batch []byte) (store.Position, error) {
 	e, err := w.append(ctx, Batch, batch)
+	if err != nil {
+		return store.Position{}, err
+	}
+	return e.Position, nil
+}
+
+// Erase implements [store.Journal].
+func (w *Writer) Erase(ctx context.Context) (store.Position, error) {
+	e, err := w.append(ctx, Erase, nil)
 	if err != nil {
 		return store.Position{}, err
 	}

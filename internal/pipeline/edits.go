@@ -267,7 +267,7 @@ func (m *Manager) runScrub(ctx context.Context) error {
 	state := m.scrub.load()
 	run := scrub.New(scrub.Config{
 		Store: m.store, Dictionaries: m.dicts, Edits: m.edits.Load(), AtBarrier: m.committer.AtBarrier,
-		Keep: m.keepScrub, Count: m.metrics.scrubCounted, Now: m.cfg.Now,
+		Keep: m.keepScrub, Erase: m.cfg.Erase, Count: m.metrics.scrubCounted, Now: m.cfg.Now,
 	}, state)
 	for state.Pending() {
 		var err error

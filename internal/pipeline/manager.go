@@ -66,8 +66,9 @@ type Config struct {
 	RedactionKey []byte // nil: the store's own
 	// Hold returns nil when a delivery may begin; nil: at any time.
 	Hold  func(context.Context) error
-	Drain time.Duration    // how long deliveries in flight may take at the end
-	Now   func() time.Time // nil: time.Now
+	Erase func(context.Context) error // see [scrub.Config]
+	Drain time.Duration               // how long deliveries in flight may take at the end
+	Now   func() time.Time            // nil: time.Now
 }
 
 // Manager owns the pipeline. Make one with [New], call [Manager.Run] once, and

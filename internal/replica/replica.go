@@ -37,6 +37,9 @@ type Member interface {
 	// Hold returns nil when a delivery may begin: no other replica leads, even if this process or its
 	// machine was stopped for a while.
 	Hold(ctx context.Context) error
+	// Erase returns when nothing that the store deleted or overwrote before is left in the journal or in
+	// replicas that answer.
+	Erase(ctx context.Context) error
 	State() State
 	// Lag is how long ago the replica last had everything, by what it knows, negative if it never had; of
 	// the leader, the age of its last append.

@@ -5,7 +5,7 @@
 //   - A scrub can be stopped at any moment. It continues from the progress that it kept,
 //     and may look at the same again.
 //   - When it is done, nothing in the log, the queues, what routes hold, the dead letters, the ledger
-//     and the files of the store holds what the edits hide, but what is counted as failed.
+//     the files of the store and what has copies of it holds what the edits hide, but what is counted as failed.
 //   - A recorded state is replaced between two commits of the committer: what was recorded
 //     meanwhile counts.
 //   - It rests most of the time, and while the store has no room.
@@ -47,6 +47,7 @@ type Config struct {
 	Edits        *redact.Table
 	AtBarrier    func(func(commit.Barrier)) error // see [commit.Committer.AtBarrier]
 	Keep         func(ledger.Scrub) error         // makes the progress durable
+	Erase        func(context.Context) error      // is done last, for what has copies of the store; nil: nothing has
 	Count        func(rewritten, failed int)
 	Now          func() time.Time
 }
@@ -223,7 +224,10 @@ func (r *Run) files(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.Store.EraseObsolete(ctx)
+	if err := r.Store.EraseObsolete(ctx); err != nil || r.Erase == nil {
+		return err
+	}
+	return r.Erase(ctx)
 }
 
 // held rewrites a part of the events that routes hold, at a barrier, as the committer replaces

@@ -7,7 +7,6 @@
 package standby
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -52,6 +51,8 @@ type Member struct {
 	client  *journal.Client // nil until connected
 	writer  *journal.Writer // nil until this replica leads
 	store   *store.Store    // as above
+	saving  chan struct{}   // holds a token while a snapshot is made
+	retry   time.Time       // of a snapshot that failed; of Run
 
 	mu    sync.Mutex
 	state replica.State // guarded by mu
@@ -59,7 +60,7 @@ type Member struct {
 
 // New makes a Member; it connects in Lead.
 func New(c Config) (*Member, error) {
-	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer)}
+	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer), saving: make(chan struct{}, 1)}
 	err := m.metrics.RegisterAll(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watcherd_journal_leader", Help: "Whether this replica leads: 1, or 0 if it follows.",
@@ -149,42 +150,78 @@ func identity(dir, host string) (string, error) {
 	return host + "/" + string(id), nil
 }
 
-// Lead follows the journal until this replica leads, and returns the open store. Errors are final: the
+// Lead follows the journal until this replica leads, and returns the open store. A directory that is empty, or lacks
+// entries that the journal has no longer, is seeded with the journal's snapshot before. Errors are final: the
 // directory is not of this journal, cannot be opened or fails; or ctx is done.
-func (m *Member) Lead(ctx context.Context) (_ *store.Store, err error) {
+func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
+	for {
+		at, w, err := m.follow(ctx)
+		switch {
+		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed):
+			if err := m.seed(ctx, at, err); err != nil {
+				return nil, advise(err)
+			}
+			continue
+		case err != nil:
+			return nil, advise(err)
+		}
+		m.writer = w
+		if m.store, err = m.cfg.Open(w); err != nil {
+			return nil, err
+		}
+		m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, at.Term })
+		m.cfg.Log.Info("this replica leads", "replica", m.id, "term", at.Term)
+		return m.store, nil
+	}
+}
+
+// errEmpty: the directory is empty, and there is a snapshot.
+var errEmpty = errors.New("the store is empty")
+
+// follow opens the directory, follows until this replica has begun a term, and closes it. It returns the position that
+// it came to.
+func (m *Member) follow(ctx context.Context) (at store.Position, _ *journal.Writer, err error) {
 	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
 	if err != nil {
-		return nil, err
+		return at, nil, err
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
 	if m.id, err = identity(m.cfg.Dir, m.cfg.Host); err != nil {
-		return nil, err
+		return at, nil, err
 	}
-	at := folder.Position()
+	at = folder.Position()
 	m.note(func(s *replica.State) { s.Replica, s.Term, s.Last = m.id, at.Term, at.Last })
-	if m.client, err = m.connect(ctx); err != nil {
-		return nil, err
+	if m.client == nil {
+		if m.client, err = m.connect(ctx); err == nil {
+			err = m.client.Answer(m.present)
+		}
+		if err != nil {
+			return at, nil, err
+		}
 	}
 	f := follower{Member: m, folder: folder, reader: m.client.Read(at)}
 	defer f.reader.Close()
 	follow := f.follow
-	if at.Last == 0 && !folder.Fresh() {
+	switch {
+	case at.Last > 0:
+	case folder.Fresh():
+		if err := f.findSnapshot(ctx); err != nil {
+			return at, nil, err
+		}
+	default:
 		follow = f.begin
 	}
 	w, err := follow(ctx)
-	if err != nil {
-		return nil, advise(err)
+	if err == nil {
+		err = folder.Sync()
 	}
-	m.writer = w
-	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
-		return nil, err
-	}
-	if m.store, err = m.cfg.Open(w); err != nil {
-		return nil, err
-	}
-	m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, folder.Position().Term })
-	m.cfg.Log.Info("this replica leads", "replica", m.id, "term", folder.Position().Term)
-	return m.store, nil
+	return folder.Position(), w, err
+}
+
+// present is the answer to a leader that asks.
+func (m *Member) present() journal.Present {
+	s := m.State()
+	return journal.Present{Replica: s.Replica, Last: s.Last}
 }
 
 // connect tries until the servers answer; a stream that must not be used ends it.
@@ -237,7 +274,7 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 			f.fails(err)
 			_ = sleep(ctx, readWait/2) // the context is looked at next
 		case e != nil:
-			if err := f.apply(e); err != nil {
+			if err := f.apply(ctx, e); err != nil {
 				return nil, err
 			}
 		default:
@@ -270,7 +307,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			var w *journal.Writer
 			var e *journal.Entry
 			if w, e, err = f.client.Begin(ctx, f.id); err == nil {
-				if err = f.apply(e); err == nil {
+				if err = f.apply(ctx, e); err == nil {
 					err = f.folder.Sync()
 				}
 				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
@@ -289,9 +326,13 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 func advise(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrTrimmed):
-		return fmt.Errorf("%w; replace the store of this replica by a copy of the leader's (watcherd store backup)", err)
+		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log", err)
+	case errors.Is(err, journal.ErrSnapshot):
+		return fmt.Errorf("%w; delete that stream: the leader makes another snapshot", err)
+	case errors.Is(err, journal.ErrNewer):
+		return fmt.Errorf("%w; upgrade this replica, too", err)
 	case errors.Is(err, journal.ErrDiverged):
-		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and give copies of it to the others", err)
+		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then", err)
 	}
 	return err
 }
@@ -317,8 +358,15 @@ func Adopt(dir string) error {
 
 // final reports whether reading again is of no use.
 func final(err error) bool {
-	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrKey) ||
-		errors.Is(err, journal.ErrNewer) || errors.Is(err, store.ErrFailed) || errors.Is(err, store.ErrClosed)
+	for _, e := range []error{
+		journal.ErrDiverged, journal.ErrTrimmed, journal.ErrKey, journal.ErrNewer, journal.ErrOlder, journal.ErrSnapshot, journal.ErrStream,
+		store.ErrFailed, store.ErrClosed,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // fails notes that the journal itself does not answer, which is no silence of its writer.
@@ -329,7 +377,13 @@ func (f *follower) fails(err error) {
 	f.failing, f.alive = true, time.Now()
 }
 
-func (f *follower) apply(e *journal.Entry) error {
+func (f *follower) apply(ctx context.Context, e *journal.Entry) error {
+	if e.Kind == journal.Erase { // before the position has it: a crash repeats it
+		f.cfg.Log.Info("what the leader's scrub has removed is erased from the files of this replica")
+		if err := f.folder.Erase(ctx); err != nil {
+			return err
+		}
+	}
 	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
 		return err
 	}
@@ -379,41 +433,7 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w, f.apply(e)
-}
-
-// Run trims the journal while the store is open. It returns when ctx is done or the store fails.
-func (m *Member) Run(ctx context.Context) error {
-	ticker := time.NewTicker(syncEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-m.store.Failed():
-			return m.store.Err()
-		case <-ticker.C:
-		}
-		durable, err := m.store.SyncJournal()
-		if err != nil {
-			return cmp.Or(m.store.Err(), err)
-		}
-		m.note(func(s *replica.State) { s.Last = durable.Last })
-		if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil {
-			m.cfg.Log.Warn("the journal is not trimmed", "error", err)
-		}
-	}
-}
-
-// trim removes the oldest entries when they take half of the stream's room, but none that this directory could need
-// after a crash of its machine. A replica that is further behind has to be seeded.
-func (m *Member) trim(ctx context.Context, durable store.Position) error {
-	x, err := m.client.Extent(ctx)
-	if err != nil || x.MaxBytes <= 0 || x.Bytes < uint64(x.MaxBytes)/2 {
-		return err
-	}
-	before := min(x.First+(x.Last-x.First)/4, durable.First)
-	return m.client.Trim(ctx, before)
+	return w, f.apply(ctx, e)
 }
 
 // closeWait bounds how long a leader waits for the journal to take its resignation.

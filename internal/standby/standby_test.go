@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/journal"
@@ -23,7 +25,11 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
-func TestMain(m *testing.M) { natstest.VerifyMain(m) }
+func TestMain(m *testing.M) {
+	if !seedUntilKilled() {
+		natstest.VerifyMain(m)
+	}
+}
 
 // patience is for elections of servers on a loaded machine.
 const patience = time.Minute
@@ -42,37 +48,48 @@ type group struct {
 	t        *testing.T
 	nodes    []*natstest.Node
 	takeOver time.Duration
+	maxBytes int64 // of the stream
 	replicas [2]*replica
 	log      []string // payloads
 }
 
 func newGroup(t *testing.T, nodes []*natstest.Node) *group {
-	g := &group{t: t, nodes: nodes, takeOver: 300 * time.Millisecond} // below a leader's silence: it is replaced while it lives
+	g := &group{t: t, nodes: nodes, maxBytes: 1 << 30, takeOver: 300 * time.Millisecond} // below a leader's silence: it is replaced while it lives
 	for i := range g.replicas {
 		g.replicas[i] = &replica{dir: filepath.Join(t.TempDir(), "store")}
 	}
 	return g
 }
 
+// configOf is that of a replica.
+func configOf(dir string, urls []string, maxBytes int64, takeOver time.Duration) (standby.Config, error) {
+	log := slog.New(slog.DiscardHandler)
+	keys, err := journal.NewKeys([]byte("0123456789abcdef"))
+	return standby.Config{
+		Journal: journal.Config{
+			NATS: natsconfig.Config{URLs: urls, Name: "test", Timeout: 2 * time.Second, Log: log}, Stream: "J",
+			Replicas: len(urls), MaxBytes: maxBytes, Keys: keys, Log: log,
+		},
+		Dir: dir, TakeOverAfter: takeOver, Host: "test", Log: log, Registerer: prometheus.NewRegistry(),
+		Open: func(j store.Journal) (*store.Store, error) { return store.Open(dir, store.Options{Journal: j}) },
+	}, err
+}
+
+func (g *group) urls() (urls []string) {
+	for _, n := range g.nodes {
+		urls = append(urls, n.URL)
+	}
+	return urls
+}
+
 // lead makes a replica lead, beside the other if that leads.
 func (g *group) lead(r *replica) error {
 	g.t.Helper()
-	keys, err := journal.NewKeys([]byte("0123456789abcdef"))
+	c, err := configOf(r.dir, g.urls(), g.maxBytes, g.takeOver)
+	if err == nil {
+		r.member, err = standby.New(c)
+	}
 	if err != nil {
-		g.t.Fatal(err)
-	}
-	c := standby.Config{
-		Journal: journal.Config{
-			NATS: natsconfig.Config{Name: g.t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: "J",
-			Replicas: len(g.nodes), MaxBytes: 1 << 30, Keys: keys, Log: slog.New(slog.DiscardHandler),
-		},
-		Dir: r.dir, TakeOverAfter: g.takeOver, Host: "test", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Open: func(j store.Journal) (*store.Store, error) { return store.Open(r.dir, store.Options{Journal: j}) },
-	}
-	for _, n := range g.nodes {
-		c.Journal.NATS.URLs = append(c.Journal.NATS.URLs, n.URL)
-	}
-	if r.member, err = standby.New(c); err != nil {
 		g.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
@@ -194,8 +211,8 @@ func contents(t *testing.T, dir string) (all []string) {
 }
 
 // TestIdentical has two replicas take the lead from each other, most often while the other still writes, and with NATS
-// servers that are killed, stopped or wiped: a leader that was replaced writes nothing more, no record is lost or
-// there twice, and both directories are the same in the end.
+// servers that are killed, stopped or wiped, and a stream that is trimmed: a leader that was replaced writes nothing more, no
+// record is lost or there twice, and both directories are the same in the end, although some were seeded.
 func TestIdentical(t *testing.T) {
 	t.Parallel()
 	lives := 12
@@ -203,6 +220,7 @@ func TestIdentical(t *testing.T) {
 		lives = 200
 	}
 	g := newGroup(t, natstest.StartCluster(t))
+	g.maxBytes = 128 << 10 // it is trimmed in most lives
 	random := rand.New(rand.NewPCG(5, 5))
 	replaced := 0
 	for life := range lives {
@@ -253,8 +271,10 @@ func TestIdentical(t *testing.T) {
 		case 2:
 			node.Freeze()
 		}
-		if err := g.work(next.store, random, 30); err != nil {
-			t.Fatal(err)
+		for range 3 {
+			if err := errors.Join(g.work(next.store, random, 10), next.member.Keep(t.Context())); err != nil {
+				t.Fatal(err)
+			}
 		}
 		switch trouble {
 		case 1:
@@ -267,6 +287,15 @@ func TestIdentical(t *testing.T) {
 		}
 	}
 	last, other := g.replicas[(lives-1)%2], g.replicas[lives%2]
+	g.same(last, other)
+	t.Logf("%d lives, %d leaders replaced while they wrote, %d records", lives, replaced, len(g.log))
+}
+
+// same checks that a replica that leads has what was committed, ends it, has the other take over, and compares their
+// directories.
+func (g *group) same(last, other *replica) {
+	t := g.t
+	t.Helper()
 	var got []string
 	for after := uint64(0); ; {
 		items, err := last.store.ReadLog(after, 1000)
@@ -292,7 +321,6 @@ func TestIdentical(t *testing.T) {
 	if diff := cmp.Diff(contents(t, last.dir), contents(t, other.dir)); diff != "" {
 		t.Errorf("the directories differ:\n%s", diff)
 	}
-	t.Logf("%d lives, %d leaders replaced while they wrote, %d records", lives, replaced, len(g.log))
 }
 
 func one(t *testing.T) []*natstest.Node {
@@ -324,10 +352,6 @@ func TestStoreWithRecords(t *testing.T) {
 	records := first.store.LogStats().Records
 	if err := g.lead(second); !errors.Is(err, journal.ErrDiverged) {
 		t.Fatalf("a store with other records: %v", err)
-	}
-	fresh := &replica{dir: filepath.Join(t.TempDir(), "fresh")}
-	if err := g.lead(fresh); !errors.Is(err, journal.ErrTrimmed) {
-		t.Fatalf("an empty store: %v", err)
 	}
 	copied := &replica{dir: filepath.Join(t.TempDir(), "copy")}
 	if err := first.store.Backup(copied.dir); err != nil {
@@ -361,4 +385,38 @@ func TestStoreWithRecords(t *testing.T) {
 		t.Fatalf("the adopted store: %v", err)
 	}
 	second.end(t)
+}
+
+// TestNewerRelease: a replica that meets an entry of a newer release ends with an error that names it, with everything
+// before that entry and nothing else, and does not contend, whatever is silent.
+func TestNewerRelease(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(13, 13))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	js := connect(t, nodes[0])
+	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {`{"format":2,"kind":{"of":"its own"}}`}}, Data: []byte("?")}
+	newer, err := js.PublishMsg(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*replica{second, first, second} {
+		if err := g.lead(r); !errors.Is(err, journal.ErrNewer) || !strings.Contains(fmt.Sprint(err), "upgrade this replica") {
+			t.Errorf("%v", err)
+		}
+		if at := last(t, r.dir); at.Last != newer.Sequence-1 {
+			t.Errorf("the directory is at %d, the entry is at %d", at.Last, newer.Sequence)
+		}
+	}
+	if x, err := g.journalOf().Extent(t.Context()); err != nil || x.Last != newer.Sequence {
+		t.Errorf("the stream ends at %d, the entry is at %d: %v", x.Last, newer.Sequence, err)
+	}
+	if diff := cmp.Diff(contents(t, first.dir), contents(t, second.dir)); diff != "" {
+		t.Errorf("the directories differ:\n%s", diff)
+	}
 }

@@ -23,6 +23,8 @@ type Journal interface {
 	// repeats what is unknown until that is known. Every error is final: [ErrStolen] if there is another writer,
 	// else the context's. One call at a time; the batch is not kept.
 	Append(ctx context.Context, batch []byte) (Position, error)
+	// Erase is Append of an empty batch, before which every other directory erases what is obsolete.
+	Erase(ctx context.Context) (Position, error)
 }
 
 const (
@@ -43,6 +45,7 @@ type sequencer struct {
 	ctx     context.Context //nolint:containedctx // of the appends of the store's whole life
 	cancel  context.CancelFunc
 	due     chan struct{} // holds a token when there are acks
+	erases  chan chan<- error
 
 	mu       sync.Mutex
 	acks     *pebble.Batch // guarded by mu; nil for none
@@ -50,7 +53,7 @@ type sequencer struct {
 }
 
 func newSequencer(j Journal) *sequencer {
-	q := &sequencer{journal: j, due: make(chan struct{}, 1)}
+	q := &sequencer{journal: j, due: make(chan struct{}, 1), erases: make(chan chan<- error)}
 	q.ctx, q.cancel = context.WithCancel(context.Background()) //nolint:gosec // cancelled by Close
 	return q
 }
@@ -78,6 +81,32 @@ func (s *Store) SyncJournal() (Position, error) {
 func syncLog(db *pebble.DB) error {
 	b := db.NewBatch()
 	return errors.Join(b.LogData(nil, nil), b.Commit(pebble.Sync), b.Close())
+}
+
+// EraseReplicas appends to the journal an entry before which every replica erases what was deleted or overwritten, as
+// [Store.EraseObsolete] does here, and returns its position: a replica that is there has none of that in its files.
+func (s *Store) EraseReplicas(ctx context.Context) (Position, error) {
+	if err := s.use(); err != nil {
+		return Position{}, err
+	}
+	defer s.life.leave()
+	s.startSequence()
+	done := make(chan error, 1)
+	select {
+	case s.sequencer.erases <- done:
+	case <-ctx.Done():
+		return Position{}, ctx.Err()
+	case <-s.failed:
+		return Position{}, s.failure
+	}
+	select {
+	case err := <-done:
+		return s.JournalPosition(), err
+	case <-ctx.Done():
+		return Position{}, ctx.Err()
+	case <-s.failed:
+		return Position{}, s.failure
+	}
 }
 
 // acknowledge writes a batch of acks, which is lost with the process within ackDelay at most.
@@ -139,6 +168,10 @@ func (s *Store) sequence() {
 			}
 			continue
 		case <-later:
+		case done := <-q.erases:
+			done <- s.appendNow(s.db.NewBatch(), true)
+			idle.Reset(idleAfter)
+			continue
 		case <-idle.C:
 			alive = true
 		case <-s.life.idle:
@@ -186,7 +219,7 @@ func (s *Store) appendGroup(group []write, alive bool) {
 	}
 	err := errors.Join(errs...)
 	if err == nil && b != nil {
-		err = s.appendNow(b)
+		err = s.appendNow(b, false)
 	}
 	for _, w := range group {
 		w.done <- err
@@ -194,12 +227,19 @@ func (s *Store) appendGroup(group []write, alive bool) {
 	}
 }
 
-func (s *Store) appendNow(b *pebble.Batch) error {
+// appendNow appends a batch and applies it; with erase, it is an empty one.
+func (s *Store) appendNow(b *pebble.Batch, erase bool) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
 	q := s.sequencer
-	p, err := q.journal.Append(q.ctx, b.Repr())
+	var p Position
+	var err error
+	if erase {
+		p, err = q.journal.Erase(q.ctx)
+	} else {
+		p, err = q.journal.Append(q.ctx, b.Repr())
+	}
 	if err != nil {
 		s.fail(fmt.Errorf("journal: %w", err))
 		return s.Err()

@@ -61,6 +61,8 @@ func (w *testWriter) Append(ctx context.Context, batch []byte) (Position, error)
 	return w.at, nil
 }
 
+func (w *testWriter) Erase(ctx context.Context) (Position, error) { return w.Append(ctx, nil) }
+
 // follow brings a directory up to the journal's end, and returns what is in it.
 func (j *testJournal) follow(fs vfs.FS) (contents []string, err error) {
 	r, err := OpenReplica("store", Options{FS: fs})

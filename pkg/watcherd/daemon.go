@@ -399,12 +399,13 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if err != nil {
 		return err
 	}
-	var hold func(context.Context) error
+	var hold, erase func(context.Context) error
 	if d.member != nil {
-		hold = d.member.Hold
+		hold, erase = d.member.Hold, d.member.Erase
 	}
 	p.manager, err = pipeline.New(pipeline.Config{
 		Hold:    hold,
+		Erase:   erase,
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
 		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,

@@ -96,10 +96,10 @@ func (d *Dir) FS() vfs.FS { return d.fence }
 func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error {
 	fsys := d.o.FS
 	data, unfinished := DataPath(fsys, d.path), fsys.PathJoin(d.path, unfinishedDir)
-	if _, err := fsys.Stat(data); !errors.Is(err, fs.ErrNotExist) {
+	if err := errors.Join(d.finishReplace(), fsys.RemoveAll(unfinished)); err != nil {
 		return err
 	}
-	if err := fsys.RemoveAll(unfinished); err != nil {
+	if _, err := fsys.Stat(data); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	db, err := pebble.Open(unfinished, o)
@@ -117,6 +117,67 @@ func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error
 		return err
 	}
 	return syncDir(fsys, d.path)
+}
+
+// Replace replaces what is in the directory, which is not open, by what fill writes to an empty store. A failure or a
+// crash leaves one or the other.
+func (d *Dir) Replace(o *pebble.Options, fill func(*pebble.DB) error) error {
+	fsys := d.o.FS
+	unfinished := fsys.PathJoin(d.path, unfinishedDir)
+	if err := errors.Join(d.finishReplace(), fsys.RemoveAll(unfinished)); err != nil {
+		return err
+	}
+	db, err := pebble.Open(unfinished, o)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(fill(db), db.Close())
+	if failure := d.o.Failure(); failure != nil {
+		return failure // the others follow from it
+	}
+	if err == nil {
+		err = d.owner.check()
+	}
+	if err == nil {
+		err = syncDir(fsys, unfinished)
+	}
+	if err != nil {
+		return errors.Join(err, fsys.RemoveAll(unfinished))
+	}
+	if err := fsys.Rename(unfinished, fsys.PathJoin(d.path, completeDir)); err != nil {
+		return err
+	}
+	if err := syncDir(fsys, d.path); err != nil {
+		return err
+	}
+	return d.finishReplace()
+}
+
+// finishReplace puts a complete replacement in its place, if there is one, and removes what it replaces.
+func (d *Dir) finishReplace() error {
+	fsys := d.o.FS
+	data, complete, replaced := DataPath(fsys, d.path), fsys.PathJoin(d.path, completeDir), fsys.PathJoin(d.path, replacedDir)
+	switch _, err := fsys.Stat(complete); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fsys.RemoveAll(replaced)
+	case err != nil:
+		return err
+	}
+	for _, move := range [][2]string{{data, replaced}, {complete, data}} {
+		if _, err := fsys.Stat(move[0]); errors.Is(err, fs.ErrNotExist) {
+			continue // moved before a crash, or there was none
+		}
+		if err := fsys.RemoveAll(move[1]); err != nil {
+			return err
+		}
+		if err := fsys.Rename(move[0], move[1]); err != nil {
+			return err
+		}
+		if err := syncDir(fsys, d.path); err != nil {
+			return err
+		}
+	}
+	return fsys.RemoveAll(replaced)
 }
 
 // Open verifies the engine's files and opens them. Until Opened is called, a full
@@ -326,8 +387,15 @@ func ReadFile(fsys vfs.FS, path string) ([]byte, error) {
 
 // unfinishedDir is where a new store is made. It becomes dataDir by one rename
 // once it is complete, so a crash while it was made leaves nothing that looks
-// like a damaged store; what is found under this name never held anything.
+// like a damaged store; what is found under this name was never in use.
 const unfinishedDir = "db.unfinished"
+
+// A replacement of a store is made in unfinishedDir, too. Once complete it is completeDir, and takes the place of dataDir,
+// which becomes replacedDir before and is then removed. Opening the store continues that.
+const (
+	completeDir = "db.complete"
+	replacedDir = "db.replaced"
+)
 
 // makeDir makes dir, and makes it and its new parents durable.
 func makeDir(fsys vfs.FS, dir string) error {

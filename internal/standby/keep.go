@@ -1,0 +1,215 @@
+package standby
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/replica"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// snapshotRetry is the pause after a snapshot that failed: it may have read the whole store.
+const snapshotRetry = time.Minute
+
+// Run trims the journal, and keeps a snapshot that it continues, while the store is open. It returns when ctx is done
+// or the store fails.
+func (m *Member) Run(ctx context.Context) error {
+	ticker := time.NewTicker(syncEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.store.Failed():
+			return m.store.Err()
+		case <-ticker.C:
+		}
+		if err := m.keep(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// keep makes durable what was applied, and does the rest of Run's work. An error is the store's.
+func (m *Member) keep(ctx context.Context) error {
+	durable, err := m.store.SyncJournal()
+	if err != nil {
+		return cmp.Or(m.store.Err(), err)
+	}
+	m.note(func(s *replica.State) { s.Last = durable.Last })
+	if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil && m.store.Err() == nil {
+		m.cfg.Log.Warn("the journal is not trimmed", "error", err)
+	}
+	return m.store.Err()
+}
+
+// trim removes the oldest entries when they take half of the stream's room, but none behind the snapshot, and none that this
+// directory could need after a crash of its machine. Without a snapshot it waits until three quarters are taken: a
+// journal that is full records nothing.
+func (m *Member) trim(ctx context.Context, durable store.Position) error {
+	x, err := m.client.Extent(ctx)
+	if err != nil {
+		return err
+	}
+	full := func(quarters uint64) bool { return x.MaxBytes > 0 && x.Bytes >= uint64(x.MaxBytes)/4*quarters }
+	before := min(x.First+(x.Last-x.First)/4, durable.First)
+	snapshot, err := m.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	if snapshot == nil || snapshot.Old || full(2) && snapshot.First < before {
+		if fresh, err := m.save(ctx); err == nil {
+			snapshot = fresh
+		} else if ctx.Err() == nil && m.store.Err() == nil && !errors.Is(err, errSaveLater) {
+			m.cfg.Log.Error("the snapshot of the journal fails; no replica can be seeded", "error", err)
+		}
+	}
+	switch {
+	case !full(2):
+		return nil
+	case snapshot != nil && snapshot.First >= before:
+	case !full(3):
+		return nil
+	default:
+		m.cfg.Log.Error("the journal is trimmed beyond its snapshot; a replica that is behind cannot follow until there is another")
+	}
+	return m.client.Trim(ctx, before)
+}
+
+// snapshot is what the journal continues; nil if there is none, or one that cannot be used.
+func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
+	s, err := m.client.Snapshot(ctx)
+	var continued, whole bool
+	if err == nil && s != nil {
+		continued, err = m.client.Has(ctx, s.Position)
+	}
+	if err == nil && continued {
+		whole, err = m.client.Whole(ctx, s)
+	}
+	switch {
+	case final(err):
+		m.cfg.Log.Warn("the snapshot of the journal cannot be used", "error", err)
+		return nil, nil //nolint:nilnil // as documented
+	case err != nil || !whole:
+		return nil, err
+	}
+	return s, nil
+}
+
+var errSaveLater = errors.New("it failed a moment ago")
+
+// save makes a snapshot, for Run.
+func (m *Member) save(ctx context.Context) (*journal.Snapshot, error) {
+	if time.Now().Before(m.retry) {
+		return nil, errSaveLater
+	}
+	s, err := m.saveNow(ctx)
+	if err != nil {
+		m.retry = time.Now().Add(snapshotRetry)
+	}
+	return s, err
+}
+
+func (m *Member) saveNow(ctx context.Context) (*journal.Snapshot, error) {
+	select {
+	case m.saving <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-m.saving }()
+	began := time.Now()
+	s, err := m.client.Save(ctx, func(w io.Writer) (store.Position, error) { return m.store.Dump(ctx, w) })
+	if err == nil {
+		m.cfg.Log.Info("the journal has a new snapshot", "sequence", s.Last, "took", time.Since(began).Round(time.Millisecond))
+	}
+	return s, err
+}
+
+// Erase returns when nothing that the store deleted or overwrote before the call is left in the journal, its snapshot,
+// or the directories of the replicas that answer. One that does not is seeded again when it returns: the journal does not have what it lacks. It
+// is called after the store's own EraseObsolete.
+func (m *Member) Erase(ctx context.Context) error {
+	p, err := m.store.EraseReplicas(ctx)
+	for said := false; err == nil; {
+		err = m.erase(ctx, p)
+		switch {
+		case err == nil:
+			return nil
+		case m.store.Err() != nil:
+			return m.store.Err()
+		case !said && ctx.Err() == nil:
+			said = true
+			m.cfg.Log.Warn("what was hidden is still in the journal; this is repeated", "error", err)
+		}
+		err = sleep(ctx, syncEvery)
+	}
+	return err
+}
+
+// erase has a snapshot of the position, waits for replicas, and removes what was before it.
+func (m *Member) erase(ctx context.Context, p store.Position) error {
+	snapshot, err := m.snapshot(ctx)
+	if err == nil && (snapshot == nil || snapshot.Last < p.Last) {
+		_, err = m.saveNow(ctx)
+	}
+	if err == nil {
+		err = m.await(ctx, p)
+	}
+	if err == nil {
+		_, err = m.store.SyncJournal() // this directory needs none of them after a crash of its machine
+	}
+	if err != nil {
+		return err
+	}
+	return m.client.Trim(ctx, p.First)
+}
+
+const (
+	// roundWait is how long replicas have to answer, rounds how often they are asked at least.
+	roundWait, rounds = time.Second, 3
+	// silentAfter is how long a replica does not answer before it is not waited for.
+	silentAfter = 30 * time.Second
+)
+
+// await returns when all replicas that answer have applied the entry at a position.
+func (m *Member) await(ctx context.Context, p store.Position) error {
+	behind := make(map[string]time.Time) // when they answered last
+	said := false
+	for round := 1; ; round++ {
+		present, err := m.client.Ask(ctx, roundWait)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range present {
+			if r.Last < p.Last && r.Replica != m.id {
+				behind[r.Replica] = time.Now()
+			} else {
+				delete(behind, r.Replica)
+			}
+		}
+		var names []string
+		for name, answered := range behind {
+			if time.Since(answered) > silentAfter {
+				delete(behind, name)
+			} else {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 && round >= rounds {
+			return nil
+		}
+		if len(names) > 0 && !said {
+			said = true
+			slices.Sort(names)
+			m.cfg.Log.Info("the scrub waits for replicas", "replicas", names)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// findSnapshot fails with errEmpty if there is a snapshot.
+func (f *follower) findSnapshot(ctx context.Context) error {
+	for {
+		snapshot, err := f.client.Snapshot(ctx)
+		switch {
+		case snapshot != nil:
+			return errEmpty
+		case err == nil, final(err):
+			return err
+		}
+		f.fails(err)
+		if err := sleep(ctx, readWait); err != nil {
+			return err
+		}
+	}
+}
+
+// seedPatience is how long a replica waits for a snapshot: a leader that is there makes one if it is missing.
+const seedPatience = time.Minute
+
+// errNoSnapshot: there is none that the journal continues.
+var errNoSnapshot = errors.New("the journal has no snapshot that it continues")
+
+// seed replaces the contents of the directory, which is at a position, by those of the snapshot. It tries until that
+// is done; if there is no snapshot for a while, the error is why.
+func (m *Member) seed(ctx context.Context, at store.Position, why error) error {
+	began, said := time.Now(), false
+	for {
+		again, err := m.seedOnce(ctx, at)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !again, final(err):
+			return err
+		case !errors.Is(err, errNoSnapshot):
+			began = time.Now()
+		case time.Since(began) > seedPatience:
+			return errors.Join(why, err)
+		}
+		if !said {
+			said = true
+			m.cfg.Log.Warn("this replica waits until it can be seeded", "reason", why, "error", err)
+		}
+		if err := sleep(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// seedOnce reports whether its error may pass.
+func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, err error) {
+	snapshot, err := m.client.Snapshot(ctx)
+	if err != nil {
+		return true, err
+	}
+	if snapshot == nil {
+		return true, errNoSnapshot
+	}
+	continued, err := m.client.Has(ctx, snapshot.Position)
+	switch {
+	case err != nil:
+		return true, err
+	case !continued:
+		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
+	case snapshot.Last < at.Last || snapshot.Term < at.Term:
+		return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
+			journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+	}
+	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
+	began := time.Now()
+	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position) })
+	if err != nil {
+		return errors.Is(err, journal.ErrInterrupted), err
+	}
+	m.cfg.Log.Info("this replica has been seeded", "took", time.Since(began).Round(time.Millisecond))
+	return false, nil
+}

@@ -1,0 +1,419 @@
+package standby_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/standby"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+)
+
+// seedEnv makes the test binary a replica instead that is seeded. Its value is a seeding.
+const seedEnv = "WATCHERD_TEST_SEED"
+
+type seeding struct {
+	Dir  string
+	URLs []string
+}
+
+// seedUntilKilled reports whether this process was such a replica.
+func seedUntilKilled() bool {
+	var s seeding
+	if json.Unmarshal([]byte(os.Getenv(seedEnv)), &s) != nil {
+		return false
+	}
+	c, err := configOf(s.Dir, s.URLs, 1<<30, time.Hour)
+	var m *standby.Member
+	if err == nil {
+		m, err = standby.New(c)
+	}
+	if err == nil {
+		_, err = m.Lead(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1) //nolint:forbidigo // it is the main function of this process
+	return true
+}
+
+// connect is for what others do to a stream.
+func connect(t *testing.T, node *natstest.Node) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(node.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// journalOf is a client of the group's journal.
+func (g *group) journalOf() *journal.Client {
+	g.t.Helper()
+	c, err := configOf("", g.urls(), g.maxBytes, 0)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	j, err := journal.Open(g.t.Context(), c.Journal)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(j.Close)
+	return j
+}
+
+// trimmed has a replica lead and work until the stream has been trimmed up to a sequence.
+func (g *group) trimmed(r *replica, random *rand.Rand, upTo uint64) {
+	g.t.Helper()
+	j := g.journalOf()
+	for end := time.Now().Add(patience); ; {
+		if err := errors.Join(g.work(r.store, random, 50), r.member.Keep(g.t.Context())); err != nil {
+			g.t.Fatal(err)
+		}
+		if x, err := j.Extent(g.t.Context()); err != nil {
+			g.t.Fatal(err)
+		} else if x.First > upTo {
+			return
+		}
+		if time.Now().After(end) {
+			g.t.Fatal("the stream is not trimmed")
+		}
+	}
+}
+
+// last is where a directory that no process uses is.
+func last(t *testing.T, dir string) store.Position {
+	t.Helper()
+	r, err := store.OpenReplica(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	return r.Position()
+}
+
+// TestSeed: a replica that is behind the trimmed stream, or empty, is seeded, and is the same as the leader in the end.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, natstest.StartCluster(t))
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(7, 7))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{second, first} {
+		if err := errors.Join(g.lead(r), g.work(r.store, random, 20)); err != nil {
+			t.Fatal(err)
+		}
+		if r == second {
+			r.end(t)
+		}
+	}
+	behind := last(t, second.dir)
+	g.trimmed(first, random, behind.Last+50)
+	g.same(first, second)
+	if now := last(t, second.dir); now.Last <= behind.Last {
+		t.Errorf("it was at %d and is at %d", behind.Last, now.Last)
+	}
+	if err := os.RemoveAll(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+	// Both are lost.
+	for _, r := range g.replicas {
+		if err := os.RemoveAll(r.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestSeedAfterAdopt: a store that begins a journal with records seeds others, also behind another journal.
+func TestSeedAfterAdopt(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(8, 8))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 50), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := standby.Adopt(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := g.journalOf().Snapshot(t.Context()); s != nil || err != nil {
+		t.Errorf("the snapshot of the journal before is there: %+v, %v", s, err)
+	}
+	if err := errors.Join(first.member.Keep(t.Context()), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	g.same(first, second)
+}
+
+// TestSeedWaits: an empty replica of a journal that began with records waits until the leader has made a snapshot.
+func TestSeedWaits(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(11, 11))
+	first, second := g.replicas[0], g.replicas[1]
+	s, err := store.Open(first.dir, store.Options{})
+	if err == nil {
+		err = errors.Join(g.commit(s, random), s.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	led := make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	if err := g.work(second.store, random, 20); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	g.same(second, first)
+}
+
+// TestSeedKilled kills a replica while it is seeded, at any moment: its directory is as it was, or complete, and it is
+// seeded in the end.
+func TestSeedKilled(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(9, 9))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	before := last(t, second.dir)
+	old := contents(t, second.dir)
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	b := first.store.NewBatch()
+	for i := range 200 { // so that it takes a while
+		value := make([]byte, 100<<10)
+		for k := range value {
+			value[k] = byte(random.Uint32())
+		}
+		b.PutState("p", fmt.Sprint("large ", i), value)
+	}
+	if err := errors.Join(first.store.Commit(b), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	j := g.journalOf()
+	s, err := j.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Trim(t.Context(), s.First); err != nil {
+		t.Fatal(err)
+	}
+	started, seeded := 0, false
+	for kills := 0; !seeded; kills++ {
+		text, err := json.Marshal(seeding{second.dir, g.urls()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), seedEnv+"="+string(text))
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(kills) * 20 * time.Millisecond)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		left, err := filepath.Glob(filepath.Join(second.dir, "db.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) > 0 {
+			started++
+		}
+		at := last(t, second.dir)
+		if at == before {
+			if diff := fmt.Sprint(contents(t, second.dir)) != fmt.Sprint(old); diff {
+				t.Fatalf("kill %d: the directory is neither old nor new", kills)
+			}
+		} else if at.Last < s.Last {
+			t.Fatalf("kill %d: the directory is at %+v", kills, at)
+		}
+		seeded = at != before
+		if left, err := filepath.Glob(filepath.Join(second.dir, "db.*")); err != nil || len(left) > 0 {
+			t.Fatalf("kill %d: left are %v, %v", kills, left, err)
+		}
+	}
+	if started == 0 {
+		t.Error("no kill was in the middle")
+	}
+	t.Logf("%d kills in the middle", started)
+	g.same(first, second)
+}
+
+// TestSeedIsRefused: a snapshot that is damaged, or of another journal, changes nothing, and the error names what to
+// do; with another snapshot, the replica is seeded.
+func TestSeedIsRefused(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(10, 10))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	before := contents(t, second.dir)
+	behind := last(t, second.dir)
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	g.trimmed(first, random, behind.Last)
+	j, js := g.journalOf(), connect(t, nodes[0])
+	stream, err := js.Stream(t.Context(), j.SnapshotStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*nats.Msg
+	state := stream.CachedInfo().State
+	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Watcherd-Snapshot": m.Header.Values("Watcherd-Snapshot")}, Data: m.Data})
+	}
+	refused := func(want error, advice string) {
+		t.Helper()
+		err := g.lead(second)
+		if !errors.Is(err, want) || !strings.Contains(fmt.Sprint(err), advice) {
+			t.Errorf("%v", err)
+		}
+		if got := contents(t, second.dir); fmt.Sprint(got) != fmt.Sprint(before) {
+			t.Error("the directory has changed")
+		}
+		if err == nil {
+			second.end(t)
+		}
+	}
+	replace := func(with []*nats.Msg) {
+		t.Helper()
+		if err := stream.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range with {
+			if _, err := js.PublishMsg(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	damaged := *all[0]
+	damaged.Data = bytes.Clone(damaged.Data)
+	damaged.Data[len(damaged.Data)/2] ^= 1
+	replace(append([]*nats.Msg{&damaged}, all[1:]...))
+	refused(journal.ErrSnapshot, "delete that stream")
+
+	// One of another journal, with the same key.
+	other := newGroup(t, one(t))
+	if err := errors.Join(other.lead(other.replicas[0]), other.work(other.replicas[0].store, random, 20), other.replicas[0].member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	oj := other.journalOf()
+	s, err := oj.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With a position that this journal has; the entry there is another.
+	mine, err := j.Extent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := s.Position
+	forged.First, forged.Last = mine.Last, mine.Last
+	replace(nil)
+	if _, err := j.Save(t.Context(), func(w io.Writer) (store.Position, error) {
+		return forged, oj.Load(t.Context(), s, func(r io.Reader) error { _, err := io.Copy(w, r); return err })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	refused(journal.ErrDiverged, "snapshot")
+	other.replicas[0].end(t)
+
+	// One with the position of this journal, and the contents of another.
+	x, err := first.store.SyncJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(nil)
+	if _, err := j.Save(t.Context(), func(w io.Writer) (store.Position, error) {
+		return x, oj.Load(t.Context(), s, func(r io.Reader) error { _, err := io.Copy(w, r); return err })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	refused(journal.ErrSnapshot, "delete that stream")
+
+	if err := js.DeleteStream(t.Context(), j.SnapshotStream()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.same(first, second)
+}
+
+// holds reports whether a file below a directory has a text.
+func holds(t *testing.T, dir, text string) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if bytes.Contains(content, []byte(text)) {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
