@@ -143,13 +143,15 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err != nil {
 		return p, err
 	}
+	begin := low // of what the page has to look at
 	if q.Continue != "" {
 		last, err := strconv.ParseUint(q.Continue, 36, 64)
 		switch {
 		case err != nil || last == 0:
 			return p, ErrContinue
 		case q.Oldest:
-			low = max(low, last+1)
+			begin = last + 1
+			low = max(low, begin)
 		default:
 			high = min(high, last-1)
 		}
@@ -194,7 +196,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		return p, err
 	}
 	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
-	p.From, p.Complete = from, p.Complete && !damaged
+	p.From, p.Complete = from, p.Complete && !damaged && r.store.LogStats().First <= begin
 	return p, err
 }
 
@@ -242,11 +244,11 @@ func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
 }
 
 // passes runs a query's test on a change. A record that cannot be read is not left out
-// silently.
+// silently; one that retention has removed is.
 func (w *window) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
 	rec, err := ReadRecord(w, row.Sequence)
 	if rec == nil || err != nil {
-		return err == nil, err
+		return err == nil && row.Sequence >= w.log.LogStats().First, err
 	}
 	ok, err := q.Test.Accepts(rec)
 	if err != nil {
@@ -269,7 +271,7 @@ func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64]
 	}
 	if rec == nil {
 		c.Summary = unreadable
-		return c, true, nil // nothing is left out silently
+		return c, path == nil || row.Sequence >= r.store.LogStats().First, nil // nothing is left out silently
 	}
 	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap
 	if path != nil {

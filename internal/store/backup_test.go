@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/inspect"
 )
 
@@ -94,6 +95,77 @@ func TestBackup(t *testing.T) {
 		if next := appendN(t, restored, 1)[0]; next <= last {
 			t.Errorf("%s: sequence %d after %d", dir, next, last)
 		}
+	}
+}
+
+// slowBackup is a filesystem on which a backup waits for its first table.
+type slowBackup struct {
+	vfs.FS
+	begun, resume chan struct{}
+}
+
+func (f *slowBackup) Link(from, to string) error {
+	if strings.HasPrefix(to, "/backup") {
+		select {
+		case f.begun <- struct{}{}:
+		default:
+		}
+		<-f.resume
+	}
+	return f.FS.Link(from, to)
+}
+
+// TestBackupCostsNoHistory compacts a store again and again while a backup is made, which keeps all
+// tables. Delivered records stay: to delete them would not make room.
+func TestBackupCostsNoHistory(t *testing.T) {
+	const budget = 16 << 20
+	fs := &slowBackup{FS: vfs.NewMem(), begun: make(chan struct{}, 1), resume: make(chan struct{})}
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: budget})
+	minutes(t, s, 0, 3, 1<<20)
+	rewrite := func() {
+		t.Helper()
+		b := s.NewBatch()
+		b.PutState("things", "a", noise(1<<20))
+		if err := errors.Join(s.Commit(b), flush(s), engine.CompactAll(t.Context(), s.db)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite()
+	done := make(chan error, 1)
+	go func() { done <- s.Backup("/backup") }()
+	<-fs.begun
+	for range 6 {
+		rewrite()
+	}
+	if err := s.measure(); err != nil {
+		t.Fatal(err)
+	}
+	if h := s.Health(); !h.Paused || h.Bytes < budget/2 {
+		t.Errorf("what the backup keeps does not count: %+v", h)
+	}
+	retain := func() uint64 {
+		t.Helper()
+		if _, err := s.retain(testEpoch, Limits{}, s.gate.pressed()); err != nil {
+			t.Fatal(err)
+		}
+		return s.LogStats().First
+	}
+	if first := retain(); first != 1 {
+		t.Errorf("the log begins at %d", first)
+	}
+	close(fs.resume)
+	if err := errors.Join(<-done, s.awaitRemoval(t.Context()), s.measure()); err != nil {
+		t.Fatal(err)
+	}
+	if h := s.Health(); h.Paused {
+		t.Errorf("ingest is paused after the backup: %+v", h)
+	}
+	minutes(t, s, 3, 4, 1<<20)
+	if err := errors.Join(flush(s), s.measure()); err != nil {
+		t.Fatal(err)
+	}
+	if first := retain(); first == 1 {
+		t.Errorf("no record was deleted for the budget: %+v", s.Health())
 	}
 }
 

@@ -21,6 +21,7 @@ type gate struct {
 	mu       sync.Mutex
 	limits   Limits    // guarded by mu
 	bytes    int64     // guarded by mu; size of the store when measured
+	kept     int64     // guarded by mu; of bytes, what is obsolete and stays until a backup ends
 	measured time.Time // guarded by mu
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
 	short    bool      // guarded by mu; the disk has no room for the reserve
@@ -136,18 +137,20 @@ func (g *gate) compacted() {
 	}
 }
 
-// pressed returns the bytes of delivered records to delete; 0 without pressure.
+// pressed returns the bytes of delivered records to delete; 0 without pressure. What a backup
+// keeps does not count: to delete records would make no room before its end, and the compactions for
+// it would leave more of that.
 func (g *gate) pressed() (excess int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, written := g.limits, g.since().bytes
+	l, written := g.limits, g.since().bytes-g.kept
 	if l.MaxBytes > 0 {
 		excess = g.bytes + written - l.pressureBytes()
 	}
 	if l.MinFree > 0 && g.free >= 0 {
 		excess = max(excess, l.pressureFree()-(g.free-written))
 	}
-	if g.short {
+	if g.short && g.kept == 0 {
 		excess = max(excess, 1<<20)
 	}
 	return max(excess, 0)
@@ -211,7 +214,7 @@ func (s *Store) measure() error {
 	now, measured := g.now, g.measured
 	g.mu.Unlock()
 
-	var bytes int64
+	var bytes, kept int64
 	var level0 int
 	moved := s.moved.Swap(false) || time.Since(measured) >= remeasureEvery
 	if moved {
@@ -220,6 +223,9 @@ func (s *Store) measure() error {
 		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
 		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+		if s.files.Copying() { // no file is removed, flushed logs neither
+			kept = int64(m.Table.Local.ObsoleteSize+m.Table.Local.ZombieSize+m.WAL.PhysicalSize) - int64(min(m.WAL.PhysicalSize, m.WAL.Size))
+		}
 		level0 = int(m.Levels[0].Sublevels) + int(m.MemTable.Count) - 1
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
@@ -240,7 +246,7 @@ func (s *Store) measure() error {
 	defer g.mu.Unlock()
 	wasBehind := g.behindLocked()
 	if moved {
-		g.bytes, g.measured, g.level0, g.then.memtables = bytes, measured, level0, now.memtables
+		g.bytes, g.kept, g.measured, g.level0, g.then.memtables = bytes, kept, measured, level0, now.memtables
 	}
 	g.free, g.then.bytes, g.short = free, now.bytes, s.files.Short()
 	if wasBehind && !g.behindLocked() {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -445,6 +446,7 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	var errs []error
 	now := q.s.opts.Now()
 	if missing > 0 {
+		errs = append(errs, q.deleteMissing(b, layout.PrefixQueue, first, last))
 		letter.Count = 1
 		d := layout.DeadLetter{
 			First: now, Last: now,
@@ -465,6 +467,27 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	return nil
 }
 
+// deleteMissing deletes, if there is a journal, the keys in [first, last] that are not there: they
+// are not counted any more, and the journal's other directories may have them.
+func (q *Queue) deleteMissing(b *pebble.Batch, prefix byte, first, last uint64) error {
+	if q.s.sequencer == nil {
+		return nil
+	}
+	next, end := layout.AppendSinkKey(nil, prefix, q.id, first), append(layout.AppendSinkKey(nil, prefix, q.id, last), 0)
+	err := q.s.scan(next, end, func(key, _ []byte) error {
+		before := next
+		position, ok := layout.PositionOfKey(key)
+		if next = layout.AppendSinkKey(nil, prefix, q.id, position+1); !ok || bytes.Equal(before, key) {
+			return nil
+		}
+		return b.DeleteRange(before, key, nil)
+	})
+	if err == nil && bytes.Compare(next, end) < 0 {
+		err = b.DeleteRange(next, end, nil)
+	}
+	return err
+}
+
 // occupied reports whether there is an entry or a dead letter at a position.
 func (q *Queue) occupied(position uint64) (bool, error) {
 	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter} {
@@ -477,7 +500,8 @@ func (q *Queue) occupied(position uint64) (bool, error) {
 
 // recountLetters counts the dead letters after a loss in a range.
 func (q *Queue) recountLetters(r layout.Range) error {
-	if _, _, ok := r.Positions(layout.PrefixDeadLetter, q.id); !ok {
+	first, last, ok := r.Positions(layout.PrefixDeadLetter, q.id)
+	if !ok {
 		return nil
 	}
 	select { // the right to append excludes settle
@@ -507,7 +531,10 @@ func (q *Queue) recountLetters(r layout.Range) error {
 	}
 	q.s.opts.Logger.Error("dead letters are lost", "sink", q.name, "missing", -change.Count)
 	b := q.s.db.NewBatch()
-	if err := q.s.applyLazily(b, b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil)); err != nil {
+	if err := q.s.applyLazily(b,
+		q.deleteMissing(b, layout.PrefixDeadLetter, first, last),
+		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil),
+	); err != nil {
 		return err
 	}
 	q.countDead(change, time.Time{})

@@ -47,12 +47,15 @@ func (s *Store) Old(now time.Time) uint64 {
 	return max(l.low, l.tail+1)
 }
 
-// needed is the smallest sequence that must stay as some queue has an entry for it.
+// needed is the smallest sequence that must stay as some queue has an entry for it. What was
+// acknowledged by then has been written: after a crash no entry refers to what is deleted now.
 func (s *Store) needed() uint64 {
 	// The log's end first: an entry committed after this is above it.
 	low := s.LogStats().Last + 1
 	for _, q := range s.sinks.all() {
+		q.settling.Lock()
 		need, _ := q.needs()
+		q.settling.Unlock()
 		low = min(low, need)
 	}
 	return low
@@ -65,8 +68,11 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 		return 0, err
 	}
 	defer s.life.leave()
-	needed := s.needed()
 	l := s.log
+	if l.unneeded(now, limits, excess) == 0 {
+		return 0, nil
+	}
+	needed := s.needed()
 	l.mu.Lock()
 	// Who takes a hold finds afterwards what it holds, or that it is gone.
 	for _, sequence := range l.holds {

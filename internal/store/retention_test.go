@@ -361,3 +361,56 @@ watcherd_store_ingest_paused 0
 		t.Errorf("%d metrics after Close", n)
 	}
 }
+
+// TestRetentionBetweenAnAckAndItsWrite kills the process after retention has looked at a queue in
+// which an entry is acknowledged and that is not written yet. The entry is read again, with its record.
+func TestRetentionBetweenAnAckAndItsWrite(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 10, 1000, "a")
+	items := read(t, q, 0, 9)
+
+	// What Ack does before it writes.
+	q.settling.RLock()
+	b := s.db.NewBatch()
+	for _, item := range items {
+		q.take(b, []uint64{item.Position})
+	}
+	retained := make(chan error, 1)
+	go func() {
+		_, err := s.retain(testEpoch.Add(time.Hour), Limits{RetentionMaxAge: time.Minute}, 0)
+		retained <- err
+	}()
+	var err error
+	eventually(t, "retention is done, or waits for the ack", func() bool {
+		select {
+		case err = <-retained:
+			retained <- err
+			return true
+		default:
+		}
+		waits := !q.settling.TryRLock()
+		if !waits {
+			q.settling.RUnlock()
+		}
+		return waits
+	})
+	if err := syncLog(s.db); err != nil { // as a commit does
+		t.Fatal(err)
+	}
+	killed := fs.CrashClone(vfs.CrashCloneCfg{})
+	err = s.acknowledge(b)
+	q.settling.RUnlock()
+	if err := errors.Join(err, <-retained); err != nil {
+		t.Fatal(err)
+	}
+	if first := s.LogStats().First; first != 10 {
+		t.Errorf("the log begins at %d, want 10", first)
+	}
+
+	q = ensure(t, openTest(t, "store", Options{firstSequence: 1, FS: killed}), "a")
+	if n := len(read(t, q, 0, 100)); n != 10 || q.Stats().DeadLetters != 0 {
+		t.Errorf("%d of 10 entries, and %d dead letters", n, q.Stats().DeadLetters)
+	}
+}

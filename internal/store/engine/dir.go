@@ -237,6 +237,9 @@ func (d *Dir) Copy(db *pebble.DB, path string) error {
 	return err
 }
 
+// Copying reports whether a copy is being made, for which all files are kept.
+func (d *Dir) Copying() bool { return d.fence.copying.Load() != nil }
+
 // checkpoint returns as an error what Pebble panics with when it cannot sync the copy.
 func checkpoint(db *pebble.DB, path string) (err error) {
 	defer func() {
