@@ -154,9 +154,10 @@ func (g *gap) hides(t time.Time, before, next uint64) bool {
 	return !t.Before(g.data.From)
 }
 
-// overlaps reports whether the gap has a part of a period.
+// overlaps reports whether the gap has a part of a period. One that begins after its end, by a
+// clock that was set back, has its end.
 func (g *gap) overlaps(from, to time.Time) bool {
-	return !g.end().Before(from) && !g.data.From.After(to)
+	return !g.end().Before(from) && (!g.data.From.After(to) || !g.end().After(to))
 }
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.

@@ -76,6 +76,9 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 	switch {
 	case err != nil:
 	case !from.IsZero():
+		if epoch := time.Unix(0, 0); from.Before(epoch) { // which no record is, and durations have an end
+			from = epoch
+		}
 		var begin uint64
 		begin, err = r.begin(from)
 		low = max(low, begin)
@@ -86,6 +89,19 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 	}
 	return low, high, from, to, err
 }
+
+// answered returns how complete an answer is that was read from a sequence on; part: it lacks
+// something.
+func (r *Reader) answered(f *Filter, low uint64, from, to time.Time, part bool) (Span, error) {
+	s, err := r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	// Without a time the period begins where the log did, and retention may have deleted more since.
+	part = part || f.From.IsZero() && r.gone(low)
+	s.From, s.Complete = from, s.Complete && !part
+	return s, err
+}
+
+// gone reports whether retention has deleted the records from a sequence on.
+func (r *Reader) gone(sequence uint64) bool { return sequence < r.store.LogStats().First }
 
 // Query asks for a page of changes.
 type Query struct {
@@ -148,6 +164,8 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		switch {
 		case err != nil || last == 0:
 			return p, ErrContinue
+		case q.Oldest && q.From.IsZero():
+			low = last + 1 // which may be gone by now
 		case q.Oldest:
 			low = max(low, last+1)
 		default:
@@ -193,8 +211,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
 		return p, err
 	}
-	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
-	p.From, p.Complete = from, p.Complete && !damaged
+	p.Span, err = r.answered(&q.Filter, low, from, to, damaged)
 	return p, err
 }
 
@@ -269,7 +286,7 @@ func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64]
 	}
 	if rec == nil {
 		c.Summary = unreadable
-		return c, true, nil // nothing is left out silently
+		return c, !r.gone(row.Sequence), nil // nothing is left out silently
 	}
 	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap
 	if path != nil {
@@ -359,8 +376,7 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 			}
 		}
 	}
-	h.Span, err = r.span(f.Resource, f.Namespace, f.Name, f.From, to)
-	h.From, h.Complete = from, h.Complete && !damaged
+	h.Span, err = r.answered(&f, low, from, to, damaged)
 	return h, err
 }
 
