@@ -41,7 +41,7 @@ import (
 type Store interface {
 	LogStats() store.LogStats
 	ReadRecord(sequence uint64) (store.Item, bool, error)
-	ReadLog(after uint64, most int) ([]store.Item, error)
+	Records() (*store.Records, error)
 	ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error
 	SequenceAt(t time.Time) uint64
 	Partitions() []string

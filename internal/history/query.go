@@ -2,7 +2,6 @@ package history
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,7 +172,11 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		}
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
-	near := &window{log: r.store, newestFirst: !q.Oldest}
+	records, err := r.store.Records()
+	if err != nil {
+		return p, err
+	}
+	defer records.Close()
 	var last uint64
 	keep := func(row *headline.Row) bool {
 		p.Scanned++
@@ -193,7 +196,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 			if q.Test.Rejects != nil && q.Test.Rejects(row) {
 				return nil
 			}
-			if ok, err := near.passes(row, &q, &p); err != nil || !ok {
+			if ok, err := passes(records, row, &q, &p); err != nil || !ok {
 				return errors.Join(err, stop(ctx))
 			}
 		}
@@ -215,53 +218,10 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	return p, err
 }
 
-// window is a part of the log that is read at once, for records near each other: a lookup of
-// each costs many times as much.
-type window struct {
-	log         Store
-	newestFirst bool
-	items       []store.Item
-	size        uint64 // records of the next one; 0: windowRecords
-	last        uint64 // that was read
-}
-
-// windowRecords are the records of a window, and a quarter of them is near.
-const windowRecords = 128
-
-// ReadRecord implements Store.
-func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
-	find := func() (int, bool) {
-		return slices.BinarySearchFunc(w.items, sequence, func(it store.Item, s uint64) int { return cmp.Compare(it.Sequence, s) })
-	}
-	distance := max(sequence, w.last) - min(sequence, w.last)
-	w.last = sequence
-	i, ok := find()
-	if !ok && distance <= windowRecords/4 {
-		w.size = cmp.Or(w.size, windowRecords)
-		after := sequence - 1
-		if w.newestFirst {
-			after = sequence - min(sequence, w.size)
-		}
-		var err error
-		if w.items, err = w.log.ReadLog(after, int(w.size)); err != nil {
-			return store.Item{}, false, err
-		}
-		if i, ok = find(); ok {
-			w.size = min(2*w.size, windowRecords)
-		} else if n := uint64(len(w.items)); n < w.size { // records so large that the bytes of a read end before it
-			w.size = max(n/2, 1)
-		}
-	}
-	if ok && !w.items[i].Unreadable {
-		return w.items[i], true, nil
-	}
-	return w.log.ReadRecord(sequence)
-}
-
 // passes runs a query's test on a change. A record that cannot be read is not left out
 // silently.
-func (w *window) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
-	rec, err := ReadRecord(w, row.Sequence)
+func passes(records *store.Records, row *headline.Row, q *Query, p *Page) (bool, error) {
+	rec, err := ReadRecord(records, row.Sequence)
 	if rec == nil || err != nil {
 		return err == nil, err
 	}
