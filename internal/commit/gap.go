@@ -80,7 +80,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	case gap.Cause == CauseAudit:
 		s.repair, s.open = gap.Position, gap
 		return nil
-	case gap.Cause == dynamicfactory.CauseExpired && !gap.FromTime.IsZero() && blind <= quietGap:
+	case gap.Cause == dynamicfactory.CauseExpired && !gap.FromTime.IsZero() && blind >= 0 && blind <= quietGap: // negative: the clock was set back
 		s.open = gap
 		return nil
 	}

@@ -41,7 +41,7 @@ import (
 type Store interface {
 	LogStats() store.LogStats
 	ReadRecord(sequence uint64) (store.Item, bool, error)
-	ReadLog(after uint64, most int) ([]store.Item, error)
+	Records() (*store.Records, error)
 	ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error
 	SequenceAt(t time.Time) uint64
 	Partitions() []string
@@ -154,9 +154,10 @@ func (g *gap) hides(t time.Time, before, next uint64) bool {
 	return !t.Before(g.data.From)
 }
 
-// overlaps reports whether the gap has a part of a period.
+// overlaps reports whether the gap has a part of a period. One that begins after its end, by a
+// clock that was set back, has its end.
 func (g *gap) overlaps(from, to time.Time) bool {
-	return !g.end().Before(from) && !g.data.From.After(to)
+	return !g.end().Before(from) && (!g.data.From.After(to) || !g.end().After(to))
 }
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.

@@ -2,7 +2,6 @@ package history
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,6 +75,9 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 	switch {
 	case err != nil:
 	case !from.IsZero():
+		if epoch := time.Unix(0, 0); from.Before(epoch) { // which no record is, and durations have an end
+			from = epoch
+		}
 		var begin uint64
 		begin, err = r.begin(from)
 		low = max(low, begin)
@@ -86,6 +88,19 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 	}
 	return low, high, from, to, err
 }
+
+// answered returns how complete an answer is that was read from a sequence on; part: it lacks
+// something.
+func (r *Reader) answered(f *Filter, low uint64, from, to time.Time, part bool) (Span, error) {
+	s, err := r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	// Without a time the period begins where the log did, and retention may have deleted more since.
+	part = part || f.From.IsZero() && r.gone(low)
+	s.From, s.Complete = from, s.Complete && !part
+	return s, err
+}
+
+// gone reports whether retention has deleted the records from a sequence on.
+func (r *Reader) gone(sequence uint64) bool { return sequence < r.store.LogStats().First }
 
 // Query asks for a page of changes.
 type Query struct {
@@ -143,21 +158,25 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err != nil {
 		return p, err
 	}
-	begin := low // of what the page has to look at
 	if q.Continue != "" {
 		last, err := strconv.ParseUint(q.Continue, 36, 64)
 		switch {
 		case err != nil || last == 0:
 			return p, ErrContinue
+		case q.Oldest && q.From.IsZero():
+			low = last + 1 // which may be gone by now
 		case q.Oldest:
-			begin = last + 1
-			low = max(low, begin)
+			low = max(low, last+1)
 		default:
 			high = min(high, last-1)
 		}
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
-	near := &window{log: r.store, newestFirst: !q.Oldest}
+	records, err := r.store.Records()
+	if err != nil {
+		return p, err
+	}
+	defer records.Close()
 	var last uint64
 	keep := func(row *headline.Row) bool {
 		p.Scanned++
@@ -177,7 +196,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 			if q.Test.Rejects != nil && q.Test.Rejects(row) {
 				return nil
 			}
-			if ok, err := near.passes(row, &q, &p); err != nil || !ok {
+			if ok, err := passes(records, row, &q, &p); err != nil || !ok {
 				return errors.Join(err, stop(ctx))
 			}
 		}
@@ -195,60 +214,16 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
 		return p, err
 	}
-	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
-	p.From, p.Complete = from, p.Complete && !damaged && r.store.LogStats().First <= begin
+	p.Span, err = r.answered(&q.Filter, low, from, to, damaged)
 	return p, err
 }
 
-// window is a part of the log that is read at once, for records near each other: a lookup of
-// each costs many times as much.
-type window struct {
-	log         Store
-	newestFirst bool
-	items       []store.Item
-	size        uint64 // records of the next one; 0: windowRecords
-	last        uint64 // that was read
-}
-
-// windowRecords are the records of a window, and a quarter of them is near.
-const windowRecords = 128
-
-// ReadRecord implements Store.
-func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
-	find := func() (int, bool) {
-		return slices.BinarySearchFunc(w.items, sequence, func(it store.Item, s uint64) int { return cmp.Compare(it.Sequence, s) })
-	}
-	distance := max(sequence, w.last) - min(sequence, w.last)
-	w.last = sequence
-	i, ok := find()
-	if !ok && distance <= windowRecords/4 {
-		w.size = cmp.Or(w.size, windowRecords)
-		after := sequence - 1
-		if w.newestFirst {
-			after = sequence - min(sequence, w.size)
-		}
-		var err error
-		if w.items, err = w.log.ReadLog(after, int(w.size)); err != nil {
-			return store.Item{}, false, err
-		}
-		if i, ok = find(); ok {
-			w.size = min(2*w.size, windowRecords)
-		} else if n := uint64(len(w.items)); n < w.size { // records so large that the bytes of a read end before it
-			w.size = max(n/2, 1)
-		}
-	}
-	if ok && !w.items[i].Unreadable {
-		return w.items[i], true, nil
-	}
-	return w.log.ReadRecord(sequence)
-}
-
 // passes runs a query's test on a change. A record that cannot be read is not left out
-// silently; one that retention has removed is.
-func (w *window) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
-	rec, err := ReadRecord(w, row.Sequence)
+// silently.
+func passes(records *store.Records, row *headline.Row, q *Query, p *Page) (bool, error) {
+	rec, err := ReadRecord(records, row.Sequence)
 	if rec == nil || err != nil {
-		return err == nil && row.Sequence >= w.log.LogStats().First, err
+		return err == nil, err
 	}
 	ok, err := q.Test.Accepts(rec)
 	if err != nil {
@@ -271,7 +246,7 @@ func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64]
 	}
 	if rec == nil {
 		c.Summary = unreadable
-		return c, path == nil || row.Sequence >= r.store.LogStats().First, nil // nothing is left out silently
+		return c, !r.gone(row.Sequence), nil // nothing is left out silently
 	}
 	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap
 	if path != nil {
@@ -361,8 +336,7 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 			}
 		}
 	}
-	h.Span, err = r.span(f.Resource, f.Namespace, f.Name, f.From, to)
-	h.From, h.Complete = from, h.Complete && !damaged
+	h.Span, err = r.answered(&f, low, from, to, damaged)
 	return h, err
 }
 

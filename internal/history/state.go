@@ -639,6 +639,9 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(
 		if err != nil {
 			return err
 		}
+		if rec == nil && r.gone(row.Sequence) {
+			return nil
+		}
 		if rec == nil { // nothing is left out silently
 			e := event.Event{Type: row.Type, Time: row.Time(), Summary: unreadable}
 			rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}

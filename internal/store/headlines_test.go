@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -174,5 +176,64 @@ func TestReadRecord(t *testing.T) {
 		if item, ok, err := s.ReadRecord(sequence); ok || err != nil {
 			t.Errorf("record %d: %+v, %v, want none", sequence, item, err)
 		}
+	}
+}
+
+// TestRecords: records that are read one by one, backwards, forwards and in any order, are those of
+// lookups, with none where there is none or retention has deleted it.
+func TestRecords(t *testing.T) {
+	now := testEpoch
+	s := openTest(t, t.TempDir(), Options{Now: func() time.Time { return now }, firstSequence: 1})
+	ensure(t, s, "a")
+	for i := range 300 {
+		b := s.NewBatch()
+		sequence := b.Append(Record{Time: now, Payload: binary.BigEndian.AppendUint64(nil, uint64(i))}, nil)
+		for range i % 12 { // entries take positions, too
+			b.Enqueue(Record{Time: now, Payload: []byte("later")}, sequence, Route{Sink: "a"})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(10 * time.Second)
+	}
+	last := s.LogStats().Last
+	var orders [3][]uint64
+	for sequence := range last + 2 {
+		orders[0] = append(orders[0], sequence)
+	}
+	orders[1], orders[2] = slices.Clone(orders[0]), slices.Clone(orders[0])
+	slices.Reverse(orders[1])
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(orders[2]), func(i, k int) { orders[2][i], orders[2][k] = orders[2][k], orders[2][i] })
+	check := func(r *Records) (found int) {
+		for i, order := range orders {
+			for _, sequence := range order {
+				want, ok, err := s.ReadRecord(sequence)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, gotOK, err := r.ReadRecord(sequence)
+				if err != nil && (ok || !errors.Is(err, ErrUnreadable)) || gotOK != ok || !reflect.DeepEqual(got, want) {
+					t.Fatalf("order %d: record %d is %+v (%t, %v), want %+v (%t)", i, sequence, got, gotOK, err, want, ok)
+				}
+				if ok {
+					found++
+				}
+			}
+		}
+		return found
+	}
+	r, err := s.Records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if n := check(r); n != 3*300 {
+		t.Errorf("%d records, want %d", n, 3*300)
+	}
+	if _, err := s.retain(now, Limits{RetentionMaxAge: 20 * time.Minute}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := check(r); n == 0 || n >= 3*300 {
+		t.Errorf("%d records after retention", n)
 	}
 }

@@ -159,6 +159,9 @@ type recordReader struct {
 	key []byte
 }
 
+// steps are the most records that are stepped over: a search costs more than these.
+const steps = 8
+
 // newRecordReader reads no record below low. The caller closes it.
 func (s *Store) newRecordReader(low uint64) (*recordReader, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
@@ -176,9 +179,8 @@ func (r *recordReader) close() { _ = r.it.Close() } // its error was seen while 
 // next returns the first record from sequence from up to and including last.
 // The value is valid until the next call.
 func (r *recordReader) next(from, last uint64) (uint64, layout.LogRecord, bool, error) {
-	if at, ok := r.position(); ok && at < from && from-at <= 2 {
-		// Usually the very next one.
-		r.it.Next()
+	for at, ok := r.position(); ok && at < from && from-at <= steps; at, ok = r.position() {
+		r.it.Next() // usually to the very next one
 	}
 	if at, ok := r.position(); !ok || at < from {
 		r.key = layout.AppendLogKey(r.key[:0], from)
@@ -200,6 +202,9 @@ func (r *recordReader) next(from, last uint64) (uint64, layout.LogRecord, bool, 
 }
 
 func (r *recordReader) exact(sequence uint64) (layout.LogRecord, bool, error) {
+	for at, ok := r.position(); ok && at > sequence && at-sequence <= steps; at, ok = r.position() {
+		r.it.Prev() // usually to the one before
+	}
 	if at, ok := r.position(); ok && at > sequence {
 		r.key = layout.AppendLogKey(r.key[:0], sequence)
 		r.it.SeekGE(r.key)

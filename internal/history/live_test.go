@@ -1,0 +1,153 @@
+package history
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// A period may begin before and end after all times that a record can have.
+func TestHistogramOfAllTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(10, time.Minute)
+		for _, from := range []time.Time{time.Unix(0, 1), time.Date(1676, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC)} {
+			for _, buckets := range []int{1, 2, 60, MaxBuckets} {
+				h, err := w.r.Histogram(t.Context(), Filter{From: from}, buckets)
+				w.must(err)
+				n := 0
+				for i, b := range h.Buckets {
+					for _, k := range b.Counts {
+						n += k
+					}
+					if i > 0 && !b.From.After(h.Buckets[i-1].From) {
+						t.Errorf("from %v bucket %d of %d begins at %v", from, i, buckets, b.From)
+					}
+				}
+				if n != 11 {
+					t.Errorf("from %v %d changes are in %d buckets, want 11", from, n, buckets)
+				}
+			}
+		}
+	})
+}
+
+// trims lets what is read be trimmed when headlines have been read for the n-th time.
+type trims struct {
+	passing
+	after int
+	now   func()
+}
+
+func (s *trims) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	return s.passing.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		if s.after--; s.after == 0 {
+			s.now()
+		}
+		return f(blocks)
+	})
+}
+
+// trim lets retention delete the records up to one.
+func (w *world) trim(to uint64) {
+	h, z := w.c.Handler(w.feed), w.object("z", "u9")
+	for h.OnAdd(z, false); w.st.LogStats().First <= to; {
+		time.Sleep(time.Minute)
+		next := w.object("z", "u9")
+		h.OnUpdate(z, next)
+		z = next
+		w.c.Flush()
+	}
+}
+
+// Pages that are read while retention deletes what they would have had are not complete, and have
+// no changes whose records are gone.
+func TestPagesBesideRetention(t *testing.T) {
+	run := func(name string, f func(t *testing.T, w *world)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 30*time.Minute)
+				defer w.end()
+				w.updates(20, time.Minute)
+				f(t, w)
+			})
+		})
+	}
+	run("between pages", func(t *testing.T, w *world) {
+		q := Query{Limit: 5, Oldest: true}
+		first, err := w.r.Query(t.Context(), q)
+		w.must(err)
+		if !first.Complete || len(first.Items) != 5 {
+			t.Fatalf("got %+v", first)
+		}
+		q.Continue = first.Continue
+		w.trim(first.Items[4].Sequence + 3)
+		second, err := w.r.Query(t.Context(), q)
+		w.must(err)
+		if second.Complete {
+			t.Errorf("the page after %d begins with %d and is complete", first.Items[4].Sequence, second.Items[0].Sequence)
+		}
+	})
+	none := &Test{Accepts: func(*record.Record) (bool, error) { return false, nil }}
+	for name, q := range map[string]Query{"newest first": {}, "oldest first": {Oldest: true}, "newest first, tested": {Test: none}, "oldest first, tested": {Oldest: true, Test: none}} {
+		run(name, func(t *testing.T, w *world) {
+			all, err := w.r.Query(t.Context(), Query{Limit: 100, Oldest: true})
+			w.must(err)
+			last := all.Items[10]
+			q.Limit, q.To = 100, last.Time
+			w.r.store = &trims{passing{w.st}, 2, func() { w.trim(last.Sequence) }}
+			p, err := w.r.Query(t.Context(), q)
+			w.must(err)
+			if w.st.LogStats().First <= last.Sequence || p.Complete || len(p.Items) > 0 {
+				t.Errorf("the log begins at %d, the page is complete: %t, and has %+v", w.st.LogStats().First, p.Complete, p.Items)
+			}
+		})
+	}
+	run("histogram", func(t *testing.T, w *world) {
+		all, err := w.r.Query(t.Context(), Query{Limit: 100, Oldest: true})
+		w.must(err)
+		w.r.store = &trims{passing{w.st}, 1, func() { w.trim(all.Items[10].Sequence) }}
+		if h, err := w.r.Histogram(t.Context(), Filter{}, 10); err != nil || h.Complete {
+			t.Errorf("complete from %v: %v", h.From, err)
+		}
+	})
+	run("versions", func(t *testing.T, w *world) {
+		w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
+		w.c.Flush()
+		w.r.store = &trims{passing{w.st}, 1, func() { w.trim(w.st.LogStats().Last) }}
+		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 100)
+		w.must(err)
+		if len(v.Items) > 0 || v.Before != UnknownBefore {
+			t.Errorf("got %+v", v)
+		}
+	})
+}
+
+// A gap that ends before it begins, by a clock that was set back, is in the period that it ended in.
+func TestGapWithAClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false)
+		time.Sleep(2 * time.Minute)
+		w.skew.Store(int64(time.Hour))
+		w.updates(1, time.Minute)
+		seen := w.now()
+		w.skew.Store(0)
+		time.Sleep(2 * time.Minute)
+		from := w.now()
+		time.Sleep(time.Minute)
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "2", FromTime: seen, ToTime: w.now()})
+		w.c.Flush()
+		w.updates(1, time.Minute)
+		p, err := w.r.Query(t.Context(), Query{Filter: Filter{From: from}, Limit: 10})
+		w.must(err)
+		if p.Complete || len(p.Gaps) != 1 {
+			t.Errorf("since %v: complete %t, gaps %+v", from, p.Complete, p.Gaps)
+		}
+	})
+}
