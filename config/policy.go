@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,11 +59,15 @@ func (c *Config) Unavailable() (list []*Error) {
 			return
 		}
 		f, err := os.Open(name)
+		if err == nil {
+			defer f.Close()
+			if info, _ := f.Stat(); info != nil && info.IsDir() {
+				err = errors.New("is a directory")
+			}
+		}
 		if err != nil {
 			list = append(list, c.ErrorAt(path, "%v", unreadable(name, err)))
-			return
 		}
-		f.Close()
 	})
 	return list
 }

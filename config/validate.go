@@ -186,6 +186,7 @@ func (k *checker) journal(j *Journal) {
 
 func (k *checker) secret(s *Secret, path string) {
 	k.require((s.Env == "") != (s.File == ""), path, "name exactly one source: {env: NAME} or {file: PATH}")
+	k.require(!strings.HasPrefix(s.Env, "$"), path+".env", "name the variable without $: the file is not expanded")
 }
 
 // streamName is what the server takes and a file name can hold.

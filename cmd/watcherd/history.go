@@ -237,6 +237,9 @@ func printVerdict(w io.Writer, s *history.Span) {
 	case s.Complete || len(s.Gaps) > 0 || len(s.Unread) > 0:
 	case s.From.Equal(s.To):
 		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
+	case !s.Since.IsZero():
+		whole := s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339) // not before it
+		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), whole)
 	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}

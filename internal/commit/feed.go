@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Key identifies a feed among those that run: the objects that its informer watches, and
@@ -68,6 +69,7 @@ type Feed struct {
 	repaired prometheus.Counter
 
 	watches  atomic.Pointer[[]WatchRef] // replaced at a barrier once the informer runs
+	edited   atomic.Uint64              // objects that were edited
 	complete atomic.Pointer[string]     // the version up to which everything is committed
 	taken    atomic.Bool                // progress.synced, as it is committed
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
@@ -123,10 +125,33 @@ func IdentityOf(w *plan.Watch, r dynamicfactory.Resource, pinned, namespace stri
 func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
 	s := &Feed{Identity: id, ready: make(chan struct{}), stopped: make(chan struct{})}
 	s.Log = s.logger(c.log)
+	if id.Edit != nil {
+		s.Edit = s.counting(id.Edit)
+	}
 	s.observed, s.repaired = c.metrics.observed(s), c.metrics.repaired(s)
 	s.watches.Store(&watches)
 	return s
 }
+
+// Enough is the number of objects after which a path that none of them had is suspicious.
+const Enough = 100
+
+// counting counts the objects that are edited, and logs once the paths that none of many had.
+func (s *Feed) counting(edit dynamicfactory.EditFunc) dynamicfactory.EditFunc {
+	return func(dst, raw []byte, by *rawjson.Change) ([]byte, error) {
+		if s.edited.Add(1) == Enough+1 { // those before it are edited
+			for _, u := range s.Usage() {
+				if u.Suspicious() {
+					s.Log.Warn("a path that a watch names was in no object so far; it may be wrong", "key", u.Key, "field", u.Path, "objects", Enough)
+				}
+			}
+		}
+		return edit(dst, raw, by)
+	}
+}
+
+// Edited is the number of objects that were edited since the informer began.
+func (s *Feed) Edited() uint64 { return s.edited.Load() }
 
 // Subscribed sets the feed's informer, nil if there is none. Notifications wait for it.
 func (s *Feed) Subscribed(a Acknowledger) {

@@ -216,7 +216,7 @@ func (r *rate) next() time.Time {
 }
 
 // reasonOnRequest is the reason of a pause that an operator asked for.
-const reasonOnRequest = "paused on request; 'watcherd sinks resume' ends it"
+const reasonOnRequest = "on request; 'watcherd sinks resume' ends it"
 
 // Pause ends deliveries until Resume. Writes in flight finish. It holds for the worker
 // alone: [Config.Paused] makes it last.

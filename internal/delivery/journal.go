@@ -64,15 +64,23 @@ func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 // repeat logs a failure that may repeat, with a constant message.
 func (j *journal) repeat(message string, err error) {
 	if skipped, ok := j.allow(message, failureQuota); ok {
-		j.Warn(message, "error", err, "skippedLines", skipped) //nolint:sloglint // callers pass constants
+		j.Warn(message, withSkipped([]any{"error", err}, skipped)...) //nolint:sloglint // callers pass constants
 	}
 }
 
 func (j *journal) letter(args ...any) {
 	const message = "an event became a dead letter"
 	if skipped, ok := j.allow(message, letterQuota); ok {
-		j.Warn(message, append(args, "skippedLines", skipped)...)
+		j.Warn(message, withSkipped(args, skipped)...)
 	}
+}
+
+// withSkipped adds the number of lines that were left out, if there are any.
+func withSkipped(args []any, skipped int) []any {
+	if skipped == 0 {
+		return args
+	}
+	return append(args, "skippedLines", skipped)
 }
 
 // backingOff and paused log the begin of an outage. They use up the quota of the message
@@ -80,10 +88,10 @@ func (j *journal) letter(args ...any) {
 
 func (j *journal) backingOff(cause error, retryIn time.Duration) {
 	j.allow(stillFails, failureQuota)
-	j.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn)
+	j.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn.Round(time.Millisecond))
 }
 
 func (j *journal) paused(cause error, retryIn time.Duration) {
 	j.allow(stillPaused, failureQuota)
-	j.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn)
+	j.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
 }

@@ -294,6 +294,31 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 	})
 }
 
+// A period that begins before the history names the time that it is complete from: asked for that
+// time, the answer is complete.
+func TestPeriodBeforeTheHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		before := w.now().Add(-time.Minute)
+		h := w.c.Handler(w.feed)
+		time.Sleep(2 * time.Minute)
+		h.OnAdd(w.object("a", "u1"), false)
+		w.c.Flush()
+		time.Sleep(2 * time.Minute)
+		c, err := w.r.Changes(t.Context(), Filter{From: before, To: w.now()}, false)
+		w.must(err)
+		if c.Complete || !c.Since.After(before) || len(c.Items) != 1 || c.Items[0].Change != "unknown" {
+			t.Fatalf("since before the history: %+v", c)
+		}
+		c, err = w.r.Changes(t.Context(), Filter{From: c.Since, To: w.now()}, false)
+		w.must(err)
+		if !c.Complete || !c.Since.IsZero() || len(c.Items) != 1 || c.Items[0].Change != "created" {
+			t.Errorf("since the history: %+v", c)
+		}
+	})
+}
+
 // slow has records that take a while.
 type slow struct{ passing }
 

@@ -404,6 +404,7 @@ type Span struct {
 	Complete bool            `json:"complete"` // every change of the period is in the history
 	Gaps     []event.GapData `json:"gaps"`     // those that changes may be missing in
 	Unread   []Unread        `json:"unread,omitempty"`
+	Since    time.Time       `json:"since,omitzero"` // the time since when every change is in the history, if it is within the period
 
 	recorded bool // all that was read since then is in the log
 }
@@ -422,6 +423,12 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 	}
 	covered, coveredErr := r.covered(resource, namespace, from)
 	s.recorded = covered && err == nil
+	if !covered && coveredErr == nil {
+		var since time.Time
+		if _, since, coveredErr = r.since(resource, namespace); since.After(from) && since.Before(to) {
+			s.Since = since
+		}
+	}
 	s.Unread, err = r.unread(resource, namespace, to)
 	s.Complete = s.recorded && len(s.Gaps) == 0 && len(s.Unread) == 0
 	return s, cmp.Or(coveredErr, err)

@@ -148,6 +148,8 @@ type adoption struct {
 	unfilled []string  // sinks that first get what is in the log
 }
 
+const unseenField = "a field that a route names was on no change so far; the name may be wrong"
+
 // prepareRouter makes the first failure of each route logged, and the counts of metrics
 // continue.
 func (m *Manager) prepareRouter(r *route.Router) {
@@ -165,7 +167,7 @@ func (m *Manager) prepareRouter(r *route.Router) {
 		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
 	})
 	r.OnUnseen(func(u route.Unseen) {
-		m.log.Warn("a field that a route names was on no change so far; the name may be wrong", "route", u.Route, "key", u.Key, "field", u.Field, "changes", u.Changes)
+		m.log.Warn(unseenField, "route", u.Route, "key", u.Key, "field", u.Field, "changes", u.Changes)
 	})
 }
 

@@ -68,10 +68,11 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 		for _, pattern := range w.Resources {
 			resources, err := m.resolve(d, w, pattern)
 			if err != nil {
+				missing := query.Missing{Watch: w.Name, Pattern: pattern, Err: err}
 				if w.FailOnMissing && !errors.Is(err, dynamicfactory.ErrNotReady) {
-					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
+					errs = append(errs, fmt.Errorf("watch %s: resource %s: %s", w.Name, pattern, missing.Reason()))
 				}
-				d.missing[patternKey(w.Name, pattern)] = query.Missing{Watch: w.Name, Pattern: pattern, Err: err}
+				d.missing[patternKey(w.Name, pattern)] = missing
 			}
 			for _, r := range resources {
 				gr := r.GVR.GroupResource()

@@ -53,7 +53,15 @@ func (m *Manager) revise(next *plan.State, d desired) (r revision, err error) {
 	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
 		return r, fmt.Errorf("edits: %w", err)
 	}
+	r.table.OnUnseen(m.unseenEdit)
 	return r, nil
+}
+
+// unseenEdit logs, once, a path of a route's edits that no value had.
+func (m *Manager) unseenEdit(route string, u redact.Usage, events uint64) {
+	if _, logged := m.unseenEdits.LoadOrStore([3]string{route, u.Key, u.Path}, nil); !logged {
+		m.log.Warn(unseenField, "route", route, "key", u.Key, "field", u.Path, "changes", events)
+	}
 }
 
 // editsOf are the edits of a state, with those of what the store holds of others.

@@ -91,6 +91,7 @@ type Manager struct {
 
 	edits          atomic.Pointer[redact.Table] // of the state that is adopted
 	editsChanged   atomic.Uint64                // how often edits was replaced
+	unseenEdits    sync.Map                     // route, key and path of edits that matched nothing and are logged
 	editsTightened atomic.Uint64                // how often more was hidden than before
 	scrub          scrubber
 

@@ -71,23 +71,23 @@ func TestFaults(t *testing.T) {
 		},
 		"label selector, client": {
 			watch("labelSelector: a in (b"),
-			`6:18: watches[0].labelSelector: "a in (b" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
+			`6:18: watches[0].labelSelector: "a in (b" is not a label selector: unable to parse requirement: found '', expected: ',' or ')'; use the syntax of kubectl get -l, such as app=web,tier in (a, b)`,
 		},
 		"label selector, server": {
 			watch("labelSelector: a==b=c\n  selectorSide: server"),
-			`6:18: watches[0].labelSelector: "a==b=c" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
+			`6:18: watches[0].labelSelector: "a==b=c" is not a label selector: found '=', expected: ',' or 'end of string'; use the syntax of kubectl get -l, such as app=web,tier in (a, b)`,
 		},
 		"field selector with two operators": {
 			watch("fieldSelector: status.phase=a=b"),
-			`6:18: watches[0].fieldSelector: "status.phase=a=b" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: unexpected "="`,
+			`6:18: watches[0].fieldSelector: "status.phase=a=b" is not a field selector: unexpected "="; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1`,
 		},
 		"field selector, client": {
 			watch("fieldSelector: spec.nodeName"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: a term needs =, == or !=`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector: a term needs =, == or !=; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1`,
 		},
 		"field selector, server": {
 			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: a term needs =, == or !=`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector: a term needs =, == or !=; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1`,
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
@@ -117,7 +117,7 @@ func TestFaults(t *testing.T) {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
 			`6:26: watches[0].namespaces.include[0]: "[a" is not a namespace or glob
 6:43: watches[0].namespaces.exclude[0]: "" is not a namespace or glob
-6:58: watches[0].namespaces.selector: "a in" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
+6:58: watches[0].namespaces.selector: "a in" is not a label selector: unable to parse requirement: found '' expected: '('; use the syntax of kubectl get -l, such as app=web,tier in (a, b)`,
 		},
 		"paths": {
 			watch("drop: [\"a b\", metadata.]\n  redact: [\"spec[x]\"]"),
@@ -260,7 +260,7 @@ func TestFaults(t *testing.T) {
 			`3:33: watches[0].resources[0]: "A" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
 3:44: watches[0].drop[0]: kind identifies objects and cannot be removed
 3:74: watches[1].resources[0]: "B" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-3:93: watches[1].labelSelector: "=" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
+3:93: watches[1].labelSelector: "=" is not a label selector: found '=', expected: !, identifier, or 'end of string'; use the syntax of kubectl get -l, such as app=web,tier in (a, b)
 5:38: routes[0].when: undeclared reference to 'x'...`,
 		},
 	} {

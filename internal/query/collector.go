@@ -71,7 +71,7 @@ var (
 		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
 
-	unseenDesc = prometheus.NewDesc("watcherd_route_unseen_fields", "Fields that a route's changed or when reads and that none of many changes has had: their names may be wrong.", []string{"route"}, nil)
+	unseenDesc = prometheus.NewDesc("watcherd_route_unseen_fields", "Fields that changed, when, drop or redact of a route names and that none of many changes has had: their names may be wrong.", []string{"route"}, nil)
 
 	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters_kept", "Dead letters currently kept.", []string{"sink"}, nil)
 	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Pending events of a sink that is no longer configured; 0 for a configured sink.", []string{"sink"}, nil)

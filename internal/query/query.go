@@ -171,6 +171,7 @@ func (s Feed) status() status.Source {
 	for _, u := range s.Usage() {
 		out.Edits = append(out.Edits, status.Edit(u))
 	}
+	out.Edited = s.Edited()
 	if s.Informer == nil {
 		return out
 	}
@@ -183,25 +184,22 @@ func (s Feed) status() status.Source {
 	return out
 }
 
-// enough is the number of objects after which a path that matched nothing is suspicious.
-const enough = 100
-
 // unmatched returns a warning for each path of a watch that named no value of its objects.
 func unmatched(sources []status.Source) (warnings []string) {
 	hits := map[status.Edit]uint64{}
-	objects := 0
+	var objects uint64 // not those that a restart has read from the store as they were edited before
 	for i := range sources {
-		objects += sources[i].Objects
+		objects += sources[i].Edited
 		for _, e := range sources[i].Edits {
 			of := status.Edit{Key: e.Key, Path: e.Path}
 			hits[of] += e.Hits
 		}
 	}
-	if objects < enough {
+	if objects < commit.Enough {
 		return nil
 	}
 	for e, n := range hits {
-		if n == 0 && !(e.Key == "drop" && slices.Contains(redact.DefaultEdits().Drop, e.Path)) {
+		if u := (redact.Usage{Key: e.Key, Path: e.Path, Hits: n}); u.Suspicious() {
 			warnings = append(warnings, fmt.Sprintf("%s: %s has matched nothing in %d objects", e.Key, e.Path, objects))
 		}
 	}
@@ -223,7 +221,7 @@ func routeStatuses(st *plan.State, edits *redact.Table) []status.Route {
 			}
 			usage, events := edits.RouteUsage(spec.Name)
 			for _, u := range usage {
-				if u.Hits == 0 && events >= enough {
+				if u.Hits == 0 && events >= commit.Enough {
 					r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Path, Changes: events})
 				}
 			}

@@ -160,9 +160,9 @@ func TestStatus(t *testing.T) {
 // TestUnmatched warns of paths that matched nothing of a watch, once that has objects.
 func TestUnmatched(t *testing.T) {
 	t.Parallel()
-	source := func(objects int, edits ...status.Edit) status.Source {
-		s := status.Source{Edits: edits}
-		s.Objects = objects
+	source := func(edited uint64, edits ...status.Edit) status.Source {
+		s := status.Source{Edits: edits, Edited: edited}
+		s.Objects = 1000 // most of them as they were edited before a restart
 		return s
 	}
 	env := func(hits uint64) status.Edit { return status.Edit{Key: "redact", Path: "**.env[*].value", Hits: hits} }
@@ -368,7 +368,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range enough {
+	for n := range commit.Enough {
 		if unseen := routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen; unseen != nil {
 			t.Fatalf("after %d events: %v", n, unseen)
 		}
@@ -377,7 +377,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: enough}}
+	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: commit.Enough}}
 	if diff := cmp.Diff(want, routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen); diff != "" {
 		t.Errorf("unseen (-want +got):\n%s", diff)
 	}

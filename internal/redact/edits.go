@@ -174,6 +174,11 @@ type Usage struct {
 	Hits      uint64
 }
 
+// Suspicious reports whether no value had a path that the configuration names.
+func (u *Usage) Suspicious() bool {
+	return u.Hits == 0 && !(u.Key == "drop" && slices.Contains(DefaultEdits().Drop, u.Path))
+}
+
 // Usage returns the usage of every path in an editor of the edits.
 func (e Edits) Usage(editor *rawjson.Editor) []Usage {
 	list := make([]Usage, 0, len(e.Drop)+len(e.Redact))

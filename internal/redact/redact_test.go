@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -133,6 +134,31 @@ func TestRouteUsage(t *testing.T) {
 	}
 	if usage, _ := (*Table)(nil).RouteUsage("a"); usage != nil {
 		t.Error("no table has usage")
+	}
+}
+
+// A path of a route that no value of many events had is reported, and one that had a value is not.
+func TestUnseenPathOfARoute(t *testing.T) {
+	table, err := Compile(Accepted{Routes: []Route{{Name: "a", Drop: []string{"spec.x"}, Redact: []string{"spec.typo"}}}}, nil, testKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	table.OnUnseen(func(route string, u Usage, events uint64) {
+		got = append(got, fmt.Sprint(route, " ", u.Key, " ", u.Path, " ", events > enough))
+	})
+	for n := range 3 * enough {
+		r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: "a"}}}
+		edit := table.Edit(r, "s")
+		if n == enough-1 && got != nil {
+			t.Fatalf("before that many events: %q", got)
+		}
+		if _, err := edit.Object(nil, []byte(`{"spec":{"x":1}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"a redact spec.typo true"}; !slices.Equal(got, want) {
+		t.Errorf("reported %q, want %q", got, want)
 	}
 }
 

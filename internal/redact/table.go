@@ -25,7 +25,15 @@ type Table struct {
 	routes   map[string]Edits    // by name; only those with edits
 	leading  map[string][]string // sink → those of routes that lead to it now
 	combined sync.Map            // combination → *routed
+	onUnseen func(route string, u Usage, events uint64)
 }
+
+// OnUnseen sets the function that receives the paths of routes that none of many events had. It is called from
+// any goroutine, and for a path of several combinations of routes more than once. Set it before the first use.
+func (t *Table) OnUnseen(f func(route string, u Usage, events uint64)) { t.onUnseen = f }
+
+// enough is the number of events after which a path that none of them had is reported.
+const enough = 100
 
 type combination struct {
 	schema.GroupResource
@@ -176,8 +184,7 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 	slices.Sort(names)
 	key := combination{schema.GroupResource{Group: r.Event.Resource.Group, Resource: r.Event.Resource.Resource}, strings.Join(names, ",")}
 	if known, ok := t.combined.Load(key); ok {
-		known.(*routed).used.Add(1)
-		return known.(*routed).Editor
+		return t.use(known.(*routed), names)
 	}
 	var all Edits
 	for _, name := range names {
@@ -188,8 +195,23 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 		panic(err) // Compile has validated the paths
 	}
 	known, _ := t.combined.LoadOrStore(key, &routed{Editor: compiled, edits: all})
-	known.(*routed).used.Add(1)
-	return known.(*routed).Editor
+	return t.use(known.(*routed), names)
+}
+
+// use counts an event that the edits of routes are for.
+func (t *Table) use(c *routed, routes []string) *rawjson.Editor {
+	if c.used.Add(1) != enough+1 || t.onUnseen == nil { // those before it are edited
+		return c.Editor
+	}
+	for _, route := range routes {
+		usage, events := t.RouteUsage(route)
+		for _, u := range usage {
+			if u.Hits == 0 {
+				t.onUnseen(route, u, events)
+			}
+		}
+	}
+	return c.Editor
 }
 
 // RouteUsage returns the usage of the paths of a route's edits, and the number of its events that

@@ -244,7 +244,7 @@ func fieldText(raw []byte) string {
 func ParseLabels(selector string) (labels.Selector, error) {
 	s, err := labels.Parse(selector)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): %w", selector, err)
+		return nil, fmt.Errorf("%q is not a label selector: %w; use the syntax of kubectl get -l, such as app=web,tier in (a, b)", selector, err)
 	}
 	return s, nil
 }
@@ -259,7 +259,7 @@ func ParseFields(selector string) (fields.Selector, error) {
 		} else if strings.Contains(err.Error(), "can't understand") {
 			err = errors.New("a term needs =, == or !=")
 		}
-		return nil, fmt.Errorf("%q is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: %w", selector, err)
+		return nil, fmt.Errorf("%q is not a field selector: %w; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1", selector, err)
 	}
 	return s, nil
 }

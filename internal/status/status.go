@@ -133,7 +133,8 @@ type Source struct {
 	Namespace string `json:"namespace,omitempty"` // empty: all
 	Synced    bool   `json:"synced"`              // everything that existed at the start is recorded
 	dynamicfactory.Status
-	Edits []Edit `json:"edits,omitempty"` // the configured paths
+	Edits  []Edit `json:"edits,omitempty"` // the configured paths
+	Edited uint64 `json:"edited"`          // objects that they were applied to since the informer started
 }
 
 // Edit is a path of a watch's `drop` or `redact`, and how many values it named since the

@@ -77,6 +77,12 @@ func parseStep(s string, first bool) (step, string, error) {
 		}
 		s = s[1:]
 	}
+	switch {
+	case first && strings.HasPrefix(s, "{"), first && strings.HasPrefix(s, "$."):
+		return step{}, "", errors.New("a path begins with a key, such as spec.replicas; it is not a JSONPath expression")
+	case first && strings.HasPrefix(s, "."):
+		return step{}, "", errors.New("a path begins with a key, such as spec.replicas, without a dot")
+	}
 	end := strings.IndexAny(s, `.[]" `)
 	if end < 0 {
 		end = len(s)
@@ -151,7 +157,7 @@ func (p Path) String() string {
 			}
 			b.WriteString("**")
 		case stepKey:
-			if st.key == "" || st.key == "*" || st.key == "**" || strings.ContainsAny(st.key, `.[]"\ `) {
+			if st.key == "" || st.key == "*" || st.key == "**" || st.key == "$" || strings.HasPrefix(st.key, "{") || strings.ContainsAny(st.key, `.[]"\ `) {
 				b.WriteString(`["` + keyEscapes.Replace(st.key) + `"]`)
 				continue
 			}

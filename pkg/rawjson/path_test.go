@@ -28,7 +28,9 @@ func TestParsePath(t *testing.T) {
 	}
 	for path, message := range map[string]string{
 		"":                        "a key is missing",
-		".a":                      "a key is missing",
+		".a":                      "begins with a key, such as spec.replicas, without a dot",
+		"{.a}":                    "not a JSONPath expression",
+		"$.a":                     "not a JSONPath expression",
 		"a.":                      "a key is missing",
 		"a..b":                    "at byte 1: a key is missing",
 		"a.[0]":                   "a key is missing",

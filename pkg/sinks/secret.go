@@ -35,10 +35,14 @@ type Secret struct {
 // IsZero reports whether no source is named.
 func (s Secret) IsZero() bool { return s == Secret{} }
 
-// Validate reports a *[FieldError] below path unless exactly one source is named.
+// Validate reports a *[FieldError] below path unless exactly one source is named, a variable by its
+// name alone.
 func (s Secret) Validate(path string) error {
 	if (s.Env == "") == (s.File == "") {
 		return &FieldError{Path: path, Msg: "name exactly one source: {env: NAME} or {file: PATH}"}
+	}
+	if strings.HasPrefix(s.Env, "$") {
+		return &FieldError{Path: path + ".env", Msg: "name the variable without $: the file is not expanded"}
 	}
 	return nil
 }

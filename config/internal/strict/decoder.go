@@ -251,7 +251,7 @@ func (d *Decoder) eachKey(n Node, f func(k *yaml.Node, key string, value Node)) 
 			continue
 		}
 		if before := first[name.Value]; before != nil {
-			d.reportKey(k, path, "the key is given twice; it stands on line %d already", before.Line)
+			d.reportKey(k, path, "the key is given twice; the first is on line %d", before.Line)
 			continue
 		}
 		first[name.Value] = k

@@ -1,0 +1,37 @@
+package commit
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// TestPathThatNoObjectHas: a path of drop or redact that none of many objects had is logged once. One
+// that an object had is not, nor one that is dropped by default.
+func TestPathThatNoObjectHas(t *testing.T) {
+	w := committest.PodWatch()
+	w.Edits.Drop = append(w.Edits.Drop, "spec.x")
+	w.Edits.Redact = []string{"spec.typo"}
+	r := newRig(t, disk(), w)
+	var out bytes.Buffer
+	r.c.log = slog.New(slog.NewTextHandler(&out, nil))
+	s := r.feed(pods)
+	for n := range 3 * Enough {
+		if n == Enough && out.Len() > 0 {
+			t.Fatalf("before that many objects: %s", &out)
+		}
+		if _, err := s.Edit(nil, []byte(`{"metadata":{"name":"a"},"spec":{"x":1}}`), new(rawjson.Change)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), "key=redact field=spec.typo objects=100") {
+		t.Errorf("logged: %s", &out)
+	}
+	if n := s.Edited(); n != 3*Enough {
+		t.Errorf("%d objects are edited", n)
+	}
+}
