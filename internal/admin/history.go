@@ -31,6 +31,7 @@ type History interface {
 	// Blame returns who set the fields of an object last. What was set before the history it
 	// finds in the managed fields of the object that the API server has.
 	Blame(ctx context.Context, o history.Object) (*history.Blame, error)
+	Owned(ctx context.Context, o history.Object, t time.Time, limit int) (history.Owned, error)
 }
 
 // maxAsks bounds the answers of the history that are made and written at a time, each of
@@ -138,6 +139,23 @@ func (s *Server) blame(r *http.Request, _ url.Values) (any, error) {
 		return nil, err
 	}
 	return s.cfg.History.Blame(r.Context(), o)
+}
+
+// owned answers with the objects whose owner references name an object, now or at ?at=.
+func (s *Server) owned(r *http.Request, query url.Values) (any, error) {
+	o, err := s.historyObject(r)
+	if err != nil {
+		return nil, err
+	}
+	at, err := gone(query, "at")
+	if err != nil {
+		return nil, err
+	}
+	limit, err := number(query, "limit", defaultPage, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.History.Owned(r.Context(), o, at, limit)
 }
 
 // versions answers with the versions of an object, the newest first.

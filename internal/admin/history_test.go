@@ -45,6 +45,8 @@ func TestHistory(t *testing.T) {
 		"changes?from=5m&group=owner":                     {200, `"items":[]`},
 		"changes?from=5m&group=team":                      {400, "group must be"},
 		"objects/pods/a/b/blame":                          {200, `"fields":[]`},
+		"objects/pods/a/b/owned":                          {200, `"items":[]`},
+		"objects/pods/a/b/owned?at=-5m&limit=0":           {400, "limit must be"},
 		"objects/pods/a/b?at=-5m":                         {200, `"as":"unknown-before"`},
 		"objects/pods?at=2026-01-31T12:00:00Z":            {200, `"items":[]`},
 		"objects/pods?at=noon":                            {400, "at"},

@@ -331,6 +331,37 @@ func TestOwners(t *testing.T) {
 	p.sees("main", "configmaps: 2 unknown")
 }
 
+// TestOwned: what an object owns, now and when an older version of it was the last.
+func TestOwned(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	path := "/api/v1/namespaces/" + ns + "/configmaps?fieldManager=tester"
+	uid := shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "root"}})["metadata"].(object)["uid"]
+	for name, of := range map[string]any{"mine": uid, "of-another-life": "1"} {
+		shared.api.do(t, http.MethodPost, path, object{"metadata": object{
+			"name": name, "ownerReferences": []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": "root", "uid": of, "controller": true}},
+		}})
+	}
+	configMap(t, http.MethodPatch, ns, "root", object{"step": "2"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/root?tab=owned")
+	p.sees(".pane .grid", `ConfigMap\s+`+ns+"/mine")
+	if text := p.text(".pane"); strings.Contains(text, "of-another-life") {
+		t.Errorf("an object is listed that names another life:\n%s", text)
+	}
+	p.accessible()
+	configMap(t, http.MethodDelete, ns, "mine", nil)
+	p.sees(".pane", "No object that is watched has an owner reference to it")
+	configMap(t, http.MethodPatch, ns, "root", object{"step": "3"})
+	p.sees(".versions", "2 → 3")
+	p.keys("[") // to the second version, when both were there
+	p.sees(".pane .grid", ns+"/mine")
+	p.press(".pane .grid", ns+"/mine")
+	p.sees("h1", "mine")
+	p.sees(".versions [aria-current]", "added")
+	p.do(chromedp.NavigateBack())
+	p.sees(".pane .grid", ns+"/mine")
+}
+
 // receiver is a webhook's that refuses what is in a namespace, until it is told to take it.
 func receiver(t *testing.T) (url string, takes *atomic.Bool) {
 	takes = new(atomic.Bool)
