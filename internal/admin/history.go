@@ -69,7 +69,7 @@ func asked(f func(s *Server, r *http.Request, query url.Values) (any, error)) fu
 //
 //	/api/v1/history   the recorded changes, the newest first
 //
-// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?from=, ?to=, ?path= for changes
+// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?noise=false, ?from=, ?to=, ?path= for changes
 // of a value, ?when= for those on which an expression is true, ?order=asc, ?limit= and ?continue=.
 func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 	q := history.Query{Oldest: query.Get("order") == "asc", Continue: query.Get("continue")}
@@ -266,17 +266,29 @@ func (s *Server) historyFilter(query url.Values) (history.Filter, error) {
 		resource, _, _ := view.About()
 		f.Resource = &resource
 	}
+	shown, err := noise(query)
+	if err != nil {
+		return f, err
+	}
+	f.NoNoise = !shown
 	for _, t := range values(query, "type") {
 		if err := checkType(t); err != nil {
 			return f, err
 		}
 		f.Types = append(f.Types, event.Type(t))
 	}
-	var err error
 	if f.From, f.To, err = period(query); err == nil {
 		err = inOrder(f.From, f.To)
 	}
 	return f, err
+}
+
+// noise reports whether changes are wanted that most readers would rather not see.
+func noise(query url.Values) (bool, error) {
+	if query.Get("noise") == "" {
+		return true, nil
+	}
+	return boolean(query, "noise")
 }
 
 func period(query url.Values) (from, to time.Time, err error) {

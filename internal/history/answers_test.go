@@ -633,3 +633,48 @@ func TestOwned(t *testing.T) {
 		}
 	})
 }
+
+// Status changes are left out on request, and counted either way.
+func TestNoise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		object := func(subresource string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d","managedFields":[{"manager":"kubelet","operation":"Update","subresource":%q,"time":"2026-11-22T09:00:00Z"}]}}`,
+				w.version, subresource))
+		}
+		h, was := w.c.Handler(w.feed), object("")
+		h.OnAdd(was, false)
+		for i := range 20 {
+			next := object([]string{"status", "status", ""}[i%3])
+			h.OnUpdate(was, next)
+			was = next
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		for _, f := range []Filter{{}, {NoNoise: true}, {NoNoise: true, Resource: &pods, Manager: "kubelet"}, {Manager: "kubectl"}} {
+			page, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 100})
+			w.must(err)
+			histogram, err := w.r.Histogram(t.Context(), f, 3)
+			w.must(err)
+			counted := 0
+			for _, b := range histogram.Buckets {
+				for _, n := range b.Counts {
+					counted += n
+				}
+			}
+			want, noise := 21, 14
+			if f.NoNoise {
+				want = 7
+			}
+			if f.Manager == "kubectl" {
+				want, noise = 0, 0
+			}
+			if len(page.Items) != want || counted != want || histogram.Noise != noise {
+				t.Errorf("%+v: %d changes, %d counted and %d of noise, want %d and %d", f, len(page.Items), counted, histogram.Noise, want, noise)
+			}
+		}
+	})
+}

@@ -18,7 +18,7 @@ export interface Change {
 
 interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; scanned: number }
 export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
-export interface Histogram extends Answer { buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
+export interface Histogram extends Answer { noise: number; buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
 export interface NetChange {
   resource: Resource; namespace?: string; name: string; change: string; recreated?: boolean; count: number; time: string;
   managers?: string[]; summary?: string; before: string; after: string;
@@ -76,7 +76,7 @@ export interface Explanation {
   recorded: { sink: string; routes: string[] }[]; watches: { watch: string; verdict: string; selection?: string }[];
   routes: { route: string; verdict: string; error?: string; sinks: string[] }[];
 }
-export interface Frame { total: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
+export interface Frame { total: number; noise: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
 
 export interface Problems { line?: number; column?: number; key?: string; message: string }
 export interface Configuration { path: string; running?: Json; file?: Json; equal: boolean; problems: Problems[] }
