@@ -41,7 +41,7 @@ const (
 // the name the event's type, the data a CloudEvent. A stream begins after
 // Last-Event-ID, or at ?since= (a sequence, a time or a duration), or with the next
 // event. Filters: ?resource=, ?namespace=, ?route=, ?type=, each with commas or
-// several times, and ?name=. ?follow=false ends it at the end of the log, ?limit= after as many
+// several times, ?name= and ?manager=. ?follow=false ends it at the end of the log, ?limit= after as many
 // events. With ?view=feed events come in frames of exact counts and the newest events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	select {
@@ -232,6 +232,7 @@ const (
 type Frame struct {
 	Total      int                `json:"total"`
 	Counts     map[event.Type]int `json:"counts"`
+	Noise      int                `json:"noise"`                // of Total: status changes and the like, which with noise=false have no rows
 	Unreadable int                `json:"unreadable,omitempty"` // records without a headline, which are not in Total
 	Rows       []FrameRow         `json:"rows"`                 // at most 50, the oldest first
 
@@ -253,13 +254,19 @@ type FrameRow struct {
 }
 
 // add counts an event, and keeps its sequence if it may be shown.
-func (f *Frame) add(t event.Type, sequence uint64) {
+func (f *Frame) add(row *headline.Row, q *streamQuery) {
 	f.Total++
-	f.Counts[t]++
+	f.Counts[row.Type]++
+	if row.Noise(len(q.resources) > 0) {
+		f.Noise++
+		if q.noNoise {
+			return
+		}
+	}
 	if len(f.newest) == 2*frameRows {
 		f.newest = append(f.newest[:0], f.newest[frameRows:]...)
 	}
-	f.newest = append(f.newest, sequence)
+	f.newest = append(f.newest, row.Sequence)
 }
 
 // show reads the newest events that were counted. Of one that is gone, or cannot be read, there is no row.
@@ -355,8 +362,8 @@ func (q *streamQuery) count(log Log, f *Frame, more func() bool) (end bool, err 
 			return false
 		}
 		q.after = row.Sequence
-		if row.Flags&headline.Rerecorded == 0 && q.wants(row.Type, &row.Resource, row.Namespace, row.Name) {
-			f.add(row.Type, row.Sequence)
+		if row.Flags&headline.Rerecorded == 0 && q.wants(row) {
+			f.add(row, q)
 		}
 		return true
 	})
@@ -366,12 +373,12 @@ func (q *streamQuery) count(log Log, f *Frame, more func() bool) (end bool, err 
 	return end, err
 }
 
-// countRecords is count by the records.
+// countRecords is count by the records, which do not show what changes status alone.
 func (q *streamQuery) countRecords(log Log, f *Frame, more func() bool) (end bool, err error) {
 	for !end && more() {
 		batch, err := log.Read(q.after, func(e *event.Event, routes []string) bool {
 			if q.keep(e, routes) {
-				f.add(e.Type, e.Sequence)
+				f.add(&headline.Row{Sequence: e.Sequence, Type: e.Type, Resource: e.Resource}, q)
 			}
 			return false
 		})

@@ -228,13 +228,30 @@ func TestFeed(t *testing.T) {
 			t.Errorf("%q: %d events, %d counted, want %d", query, total, counted, want)
 		}
 	}
+	lease := change(event.Updated, "a", "lease")
+	lease.Resource, lease.ChangedBy = event.Resource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases", Kind: "Lease"}, &event.ChangedBy{Manager: "kubelet"}
+	f.record(lease, lease, change(event.Added, "a", "quiet"))
+	for query, want := range map[string]string{
+		"":                             `{"total":3,"counts":{"added":1,"updated":2},"noise":2,"rows":[{"sequence":` + fmt.Sprint(first+200),
+		"&noise=false":                 `{"total":3,"counts":{"added":1,"updated":2},"noise":2,"rows":[{"sequence":` + fmt.Sprint(first+202),
+		"&noise=false&manager=kubelet": `{"total":2,"counts":{"updated":2},"noise":2,"rows":[]}`,
+	} {
+		got := f.stream("/api/v1/events?view=feed&follow=false"+query, "Last-Event-ID", fmt.Sprint(first+199)).next()
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: got %s, want %s", query, got, want)
+		}
+	}
+	for query, want := range map[string]string{"noise=false": "is for view=feed", "noise=false&view=feed&route=all": "without route", "noise=perhaps": "true or false"} {
+		code, body := f.get("/api/v1/events?" + query)
+		f.expect(code, body, 400, want)
+	}
 	f.headless = true
-	if all, _ := frames("/api/v1/events?view=feed&follow=false&since=0"); len(all) == 0 || all[0].Total != 200 {
+	if all, _ := frames("/api/v1/events?view=feed&follow=false&since=0"); len(all) == 0 || all[0].Total != 203 || all[0].Noise != 2 {
 		t.Errorf("without headlines: %+v", all)
 	}
 	f.headless = false
 	all, id := frames("/api/v1/events?view=feed&follow=false", "Last-Event-ID", fmt.Sprint(first+149))
-	if n := len(all); n == 0 || all[n-1].Rows[len(all[n-1].Rows)-1].Name != "n199" || id != fmt.Sprint(first+199) {
+	if n := len(all); n == 0 || all[n-1].Rows[len(all[n-1].Rows)-1].Name != "quiet" || id != fmt.Sprint(first+202) {
 		t.Errorf("the rest in %d frames, up to %s", n, id)
 	}
 	live := f.stream("/api/v1/events?view=feed")

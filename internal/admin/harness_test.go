@@ -228,7 +228,11 @@ func (f *fixture) Headlines(after uint64, keep func(*headline.Row) bool) error {
 		if json.Unmarshal(it.Payload, &e) != nil {
 			continue
 		}
-		if !keep(&headline.Row{Sequence: it.Sequence, At: it.Time.UnixNano(), Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}) {
+		manager := ""
+		if e.ChangedBy != nil {
+			manager = e.ChangedBy.Manager
+		}
+		if !keep(&headline.Row{Manager: manager, Sequence: it.Sequence, At: it.Time.UnixNano(), Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}) {
 			break
 		}
 	}

@@ -31,6 +31,7 @@ type History interface {
 	// Blame returns who set the fields of an object last. What was set before the history it
 	// finds in the managed fields of the object that the API server has.
 	Blame(ctx context.Context, o history.Object) (*history.Blame, error)
+	Owned(ctx context.Context, o history.Object, t time.Time, limit int) (history.Owned, error)
 }
 
 // maxAsks bounds the answers of the history that are made and written at a time, each of
@@ -68,7 +69,7 @@ func asked(f func(s *Server, r *http.Request, query url.Values) (any, error)) fu
 //
 //	/api/v1/history   the recorded changes, the newest first
 //
-// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?from=, ?to=, ?path= for changes
+// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?noise=false, ?from=, ?to=, ?path= for changes
 // of a value, ?when= for those on which an expression is true, ?order=asc, ?limit= and ?continue=.
 func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 	q := history.Query{Oldest: query.Get("order") == "asc", Continue: query.Get("continue")}
@@ -138,6 +139,23 @@ func (s *Server) blame(r *http.Request, _ url.Values) (any, error) {
 		return nil, err
 	}
 	return s.cfg.History.Blame(r.Context(), o)
+}
+
+// owned answers with the objects whose owner references name an object, now or at ?at=.
+func (s *Server) owned(r *http.Request, query url.Values) (any, error) {
+	o, err := s.historyObject(r)
+	if err != nil {
+		return nil, err
+	}
+	at, err := gone(query, "at")
+	if err != nil {
+		return nil, err
+	}
+	limit, err := number(query, "limit", defaultPage, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.History.Owned(r.Context(), o, at, limit)
 }
 
 // versions answers with the versions of an object, the newest first.
@@ -248,17 +266,29 @@ func (s *Server) historyFilter(query url.Values) (history.Filter, error) {
 		resource, _, _ := view.About()
 		f.Resource = &resource
 	}
+	shown, err := noise(query)
+	if err != nil {
+		return f, err
+	}
+	f.NoNoise = !shown
 	for _, t := range values(query, "type") {
 		if err := checkType(t); err != nil {
 			return f, err
 		}
 		f.Types = append(f.Types, event.Type(t))
 	}
-	var err error
 	if f.From, f.To, err = period(query); err == nil {
 		err = inOrder(f.From, f.To)
 	}
 	return f, err
+}
+
+// noise reports whether changes are wanted that most readers would rather not see.
+func noise(query url.Values) (bool, error) {
+	if query.Get("noise") == "" {
+		return true, nil
+	}
+	return boolean(query, "noise")
 }
 
 func period(query url.Values) (from, to time.Time, err error) {

@@ -25,7 +25,7 @@ const endpoints = `watcherd
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
 /api/v1/config             what runs, the file, and its problems at their lines
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
-                           ?at=TIME, and /NAMESPACE/NAME/versions, /diff, /blame
+                           ?at=TIME, and /NAMESPACE/NAME/versions, /diff, /blame, /owned
 /api/v1/history            the recorded changes; /histogram counts them
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
@@ -178,10 +178,11 @@ func Operations() []Operation {
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/versions", Summary: "The versions of an object", Parameters: "limit" + period, Answer: history.Versions{}, serve: asked((*Server).versions)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to", Answer: history.Difference{}, serve: asked((*Server).diff)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}, serve: asked((*Server).blame)},
-		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
-		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/owned", Summary: "The objects that an object owns", Parameters: "at limit", Answer: history.Owned{}, serve: asked((*Server).owned)},
+		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager noise path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
+		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager noise buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
 		{Pattern: "GET /api/v1/changes", Summary: "What a period changed in each object", Parameters: "group resource namespace name" + period, Answer: history.Changes{}, serve: asked((*Server).netChanges)},
-		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name route type", Content: "text/event-stream", serve: plain((*Server).events)},
+		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name manager noise route type", Content: "text/event-stream", serve: plain((*Server).events)},
 		{Pattern: "GET /api/v1/events/{event}/explain", Summary: "What the watches and routes of now make of an event", Answer: retrace.Explanation{}, serve: asked((*Server).explain)},
 		{Pattern: "POST /api/v1/backtest", Summary: "Run routes over the history", Body: BacktestRequest{}, Answer: Progress{}, serve: plain((*Server).backtest)},
 		{Pattern: "POST /api/v1/replay", Summary: "Deliver recorded changes to a sink again", Body: ReplayRequest{}, Answer: Progress{}, serve: plain((*Server).replay)},

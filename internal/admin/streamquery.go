@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -21,7 +22,9 @@ type streamQuery struct {
 	follow   bool
 	limit    int // 0: none
 	frames   bool
+	noNoise  bool   // in frames: no rows of what headline.Row.Noise reports
 	name     string // empty: all
+	manager  string // as the name
 
 	resources  []selector.Resource
 	namespaces []string
@@ -34,6 +37,7 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 	q := &streamQuery{
 		follow:     true,
 		name:       query.Get("name"),
+		manager:    query.Get("manager"),
 		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
 	}
 	for _, name := range values(query, "resource") {
@@ -56,6 +60,14 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 		q.frames = view != ""
 	default:
 		return nil, problemf(http.StatusBadRequest, "view must be feed")
+	}
+	switch shown, err := noise(query); {
+	case err != nil:
+		return nil, err
+	case !shown && (!q.frames || len(q.routes) > 0):
+		return nil, problemf(http.StatusBadRequest, "noise=false is for view=feed without route")
+	default:
+		q.noNoise = !shown
 	}
 	if text := query.Get("follow"); text != "" {
 		var err error
@@ -154,14 +166,19 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 }
 
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
-	return q.wants(e.Type, &e.Resource, e.Namespace, e.Name) &&
+	manager := ""
+	if e.ChangedBy != nil {
+		manager = e.ChangedBy.Manager
+	}
+	return q.wants(&headline.Row{Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name, Manager: manager}) &&
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
 }
 
 // wants is keep for streams of all routes.
-func (q *streamQuery) wants(t event.Type, resource *event.Resource, namespace, name string) bool {
-	return allows(q.types, string(t)) && (q.name == "" || name == q.name) && (len(q.namespaces) == 0 || slices.Contains(q.namespaces, namespace)) &&
-		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(*resource) }))
+func (q *streamQuery) wants(row *headline.Row) bool {
+	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name) && (q.manager == "" || row.Manager == q.manager) &&
+		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, row.Namespace)) &&
+		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(row.Resource) }))
 }
 
 func allows(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }

@@ -13,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -45,6 +46,9 @@ func (r *rig) logged() (lines []string) {
 		}
 		if rec.Rerecorded {
 			line += " rerecorded"
+		}
+		if rec.Status {
+			line += " status"
 		}
 		lines = append(lines, line)
 		row := rec.Headline(it.Sequence, event.Inside)
@@ -161,3 +165,41 @@ type agedStore struct {
 }
 
 func (s agedStore) Old(time.Time) uint64 { return s.last }
+
+// An update is of status alone if it was made through the status subresource, and leaves generation,
+// labels and deletion: a deletion changes no managed fields.
+func TestStatusAlone(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route()
+	s := r.feed(pods)
+	version := 0
+	object := func(label, deleted, subresource string, generation int) *compact.Object {
+		version++
+		return r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d","generation":%d,"labels":{"app":%q}%s,
+			"managedFields":[{"manager":"kubectl","operation":"Update","time":"2026-11-22T09:00:00Z"},{"manager":"kubelet","operation":"Update","subresource":%q,"time":"2026-11-22T09:00:01Z"}]}}`,
+			version, generation, label, deleted, subresource))
+	}
+	states := []*compact.Object{
+		object("web", "", "status", 1),
+		object("web", "", "status", 1),
+		object("web", "", "status", 2),
+		object("api", "", "status", 2),
+		object("api", `,"deletionTimestamp":"2026-11-22T09:00:02Z"`, "status", 2),
+		object("api", `,"deletionTimestamp":"2026-11-22T09:00:02Z"`, "", 2),
+		object("api", `,"deletionTimestamp":"2026-11-22T09:00:02Z"`, "scale", 2),
+		object("api", `,"deletionTimestamp":"2026-11-22T09:00:02Z"`, "status", 2),
+	}
+	r.commit(addedTo(s, states[0]))
+	for i := 1; i < len(states); i++ {
+		r.commit(updatedIn(s, states[i], states[i-1]))
+	}
+	var got []string
+	for _, line := range r.logged() {
+		if strings.HasSuffix(line, " status") {
+			got = append(got, line)
+		}
+	}
+	if diff := cmp.Diff([]string{"updated a 2<1 status", "updated a 8<7 status"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -199,6 +199,13 @@ func (o *transition) changes() bool {
 	return (o.t == event.Added || o.t == event.Updated) && o.cause == ""
 }
 
+// leavesTheRest reports whether an update leaves the generation, the deletion and the labels of the
+// object. The last manager alone does not show that: a deletion has none.
+func (o *transition) leavesTheRest() bool {
+	return o.t == event.Updated && o.before != nil && o.before.GetGeneration() == o.after.GetGeneration() &&
+		o.before.GetDeletionTimestamp().Equal(o.after.GetDeletionTimestamp()) && o.before.Labels().Same(o.after.Labels())
+}
+
 // identity has the version in the event's ID.
 func (o *transition) identity() *compact.Object {
 	if o.last != nil {
@@ -342,6 +349,7 @@ func (g *group) newRecord(s *Feed, at time.Time, o *transition) record.Record {
 	if o.changes() {
 		if by := o.after.LastChange(); by.Manager != "" {
 			r.Event.ChangedBy = (*event.ChangedBy)(&by)
+			r.Status = by.Subresource == "status" && o.leavesTheRest()
 		}
 	}
 	return r

@@ -42,7 +42,28 @@ const (
 	Repair                       // found by the consistency check
 	Left                         // the object left the selection of a watch, or entered it
 	Entered
+	Status // an update of the object's status alone
 )
+
+// Noise reports whether most readers would rather not see the change: of status alone, or of an
+// object that changes all the time, unless its resource was chosen.
+func (r *Row) Noise(chosen bool) bool {
+	return r.Flags&Status != 0 || !chosen && r.Type != event.Gap && restless(&r.Resource)
+}
+
+func restless(r *event.Resource) bool {
+	switch r.Resource {
+	case "events":
+		return r.Group == "" || r.Group == "events.k8s.io"
+	case "endpoints":
+		return r.Group == ""
+	case "endpointslices":
+		return r.Group == "discovery.k8s.io"
+	case "leases":
+		return r.Group == "coordination.k8s.io"
+	}
+	return false
+}
 
 // ErrMalformed is wrapped by the errors of Read.
 var ErrMalformed = errors.New("malformed headlines")

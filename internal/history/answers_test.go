@@ -606,3 +606,100 @@ func TestListOfAName(t *testing.T) {
 		}
 	})
 }
+
+// Owned objects are those of the time that is asked for, of the life that is named, and no more
+// than are wanted.
+func TestOwned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		owned := func(name, kind, owner, uid string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":%q,"controller":true}]}}`,
+				name, name, w.version, kind, owner, uid))
+		}
+		h := w.c.Handler(w.feed)
+		time.Sleep(2 * time.Minute)
+		h.OnAdd(w.object("a", "u1"), false)
+		b, c := owned("b", "Pod", "a", "u1"), owned("c", "Pod", "a", "u1")
+		for _, o := range []*compact.Object{b, c, owned("d", "Pod", "other", "u1"), owned("e", "Job", "a", "u1"), owned("f", "Pod", "a", "former")} {
+			h.OnAdd(o, false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Minute)
+		before := w.now()
+		time.Sleep(time.Minute)
+		h.OnDelete(c)
+		w.c.Flush()
+		list := func(at time.Time, limit int) (Owned, string) {
+			t.Helper()
+			got, err := w.r.Owned(t.Context(), pod("a"), at, limit)
+			w.must(err)
+			names := ""
+			for _, o := range got.Items {
+				if names += o.Name; o.Resource.Kind != "Pod" || o.Resource.Version != "v1" || o.Namespace != "ns" || !o.Controller || o.As != Exact {
+					t.Errorf("got %+v", o)
+				}
+			}
+			return got, names
+		}
+		if got, names := list(time.Time{}, 10); names != "b" || got.As != Exact || got.Truncated {
+			t.Errorf("now: got %+v, want b", got)
+		}
+		if got, names := list(before, 10); names != "bc" || got.Truncated {
+			t.Errorf("before a deletion: got %+v, want b and c", got)
+		}
+		if got, names := list(before, 1); names != "b" || !got.Truncated {
+			t.Errorf("of one: got %+v, want b, truncated", got)
+		}
+		if got, err := w.r.Owned(t.Context(), Object{pods, "elsewhere", "a"}, time.Time{}, 10); err != nil || len(got.Items) != 0 {
+			t.Errorf("in another namespace: got %+v, %v", got, err)
+		}
+	})
+}
+
+// Status changes are left out on request, and counted either way.
+func TestNoise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		object := func(subresource string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d","managedFields":[{"manager":"kubelet","operation":"Update","subresource":%q,"time":"2026-11-22T09:00:00Z"}]}}`,
+				w.version, subresource))
+		}
+		h, was := w.c.Handler(w.feed), object("")
+		h.OnAdd(was, false)
+		for i := range 20 {
+			next := object([]string{"status", "status", ""}[i%3])
+			h.OnUpdate(was, next)
+			was = next
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		for _, f := range []Filter{{}, {NoNoise: true}, {NoNoise: true, Resource: &pods, Manager: "kubelet"}, {Manager: "kubectl"}} {
+			page, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 100})
+			w.must(err)
+			histogram, err := w.r.Histogram(t.Context(), f, 3)
+			w.must(err)
+			counted := 0
+			for _, b := range histogram.Buckets {
+				for _, n := range b.Counts {
+					counted += n
+				}
+			}
+			want, noise := 21, 14
+			if f.NoNoise {
+				want = 7
+			}
+			if f.Manager == "kubectl" {
+				want, noise = 0, 0
+			}
+			if len(page.Items) != want || counted != want || histogram.Noise != noise {
+				t.Errorf("%+v: %d changes, %d counted and %d of noise, want %d and %d", f, len(page.Items), counted, histogram.Noise, want, noise)
+			}
+		}
+	})
+}

@@ -2,10 +2,20 @@ package history
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
+	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Ref names an object as references in objects do.
@@ -195,4 +205,147 @@ func ownersOf(about *event.Resource, namespace string, raw []byte) (list []Ref) 
 		}
 	}
 	return list
+}
+
+// Owned are the objects that an object owns.
+type Owned struct {
+	As        As            `json:"as"` // exact: the list has every object that the watches read
+	Items     []OwnedObject `json:"items"`
+	Truncated bool          `json:"truncated,omitempty"` // there may be more
+}
+
+// OwnedObject is an object with an owner reference.
+type OwnedObject struct {
+	Resource   event.Resource `json:"resource"`
+	Namespace  string         `json:"namespace,omitempty"`
+	Name       string         `json:"name"`
+	Controller bool           `json:"controller,omitempty"` // the owner controls it
+	As         As             `json:"as"`
+	Since      time.Time      `json:"since,omitzero"` // when the state was recorded
+}
+
+// ownedPage is how many objects are looked at before the time is.
+const ownedPage = 500
+
+// Owned returns at most limit objects whose owner references name an object at a time; a zero
+// time is now. Of a past time, those that exist and have lost the reference since are left out.
+func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (Owned, error) {
+	out := Owned{Items: []OwnedObject{}}
+	past, began := !t.IsZero(), time.Now()
+	if !past {
+		t = r.now()
+	}
+	state, err := r.At(ctx, o, t)
+	if err != nil {
+		return out, err
+	}
+	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state.Object)}
+	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
+	prefix := ""
+	if namespace != "" {
+		prefix = ledger.Key(namespace, "")
+	}
+	late := func() bool {
+		out.Truncated = out.Truncated || time.Since(began) > patience
+		return out.Truncated
+	}
+	var groupResources []schema.GroupResource
+	for _, p := range r.store.Partitions() {
+		gr, _ := ledger.SplitPartition(p)
+		groupResources = append(groupResources, gr)
+	}
+	slices.SortFunc(groupResources, func(a, b schema.GroupResource) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
+	})
+	for _, gr := range slices.Compact(groupResources) {
+		// Owner references rarely change: an object that exists is read only if it has one now.
+		all := Objects{Resource: event.Resource{Group: gr.Group, Resource: gr.Resource}, Namespace: namespace}
+		exists, owned := map[string]bool{}, 0
+		for _, p := range r.partitions(all.Resource) {
+			err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
+				if len(exists)%ownedPage == 0 && late() {
+					return ledger.ErrEnough
+				}
+				has := false
+				for _, ref := range c.GetOwnerReferences() {
+					has = has || owner.is(ref.APIVersion, ref.Kind, ref.Name, string(ref.UID))
+				}
+				if exists[key] = exists[key] || has; has {
+					owned++
+				}
+				return stop(ctx)
+			})
+			damaged = damaged || errors.Is(err, store.ErrUnreadable)
+			if err != nil && !errors.Is(err, ledger.ErrEnough) && !errors.Is(err, store.ErrUnreadable) {
+				return out, err
+			}
+		}
+		if out.Truncated && owned == 0 || !past && owned == 0 {
+			continue
+		}
+		all.Named = func(namespace, name string) bool {
+			has, here := exists[ledger.Key(namespace, name)]
+			return has || past && !here && !out.Truncated
+		}
+		for after := ""; ; {
+			_, next, err := r.EachAt(ctx, all, t, after, ownedPage, func(s *State) bool {
+				item, ok := owner.owned(gr, s)
+				if ok && len(out.Items) == limit {
+					out.Truncated = true
+					return false
+				}
+				if ok {
+					out.Items = append(out.Items, item)
+				}
+				return true
+			})
+			if err != nil {
+				return out, err
+			}
+			if after = next; after == "" || late() {
+				break
+			}
+		}
+		if len(out.Items) == limit && out.Truncated {
+			break
+		}
+	}
+	at, err := r.span(nil, namespace, "", t, t)
+	if out.As = at.as(); damaged {
+		out.As = Gap
+	}
+	return out, err
+}
+
+// reference is what owner references have of an owner. An empty uid is not known.
+type reference struct{ group, kind, name, uid string }
+
+func (o *reference) is(apiVersion, kind, name, uid string) bool {
+	ref := Ref{APIVersion: apiVersion, Kind: kind, Name: name}
+	return ref.key() == refKey{o.group, o.kind, "", o.name} && (o.uid == "" || uid == "" || uid == o.uid)
+}
+
+// owned returns an object of a resource if it names the owner.
+func (o *reference) owned(gr schema.GroupResource, s *State) (item OwnedObject, ok bool) {
+	meta, err := rawjson.ScanHead(s.Object)
+	if err != nil { // there is none, or it is not shown
+		return item, false
+	}
+	var refs []struct {
+		Ref
+		UID        string `json:"uid"`
+		Controller bool   `json:"controller"`
+	}
+	_ = json.Unmarshal(meta.OwnerReferences, &refs) // what has another type is left out
+	item = OwnedObject{Resource: event.Resource{Group: gr.Group, Resource: gr.Resource, Kind: string(meta.Kind)}, Namespace: s.Namespace, Name: s.Name, As: s.As, Since: s.Time}
+	_, version, found := strings.Cut(string(meta.APIVersion), "/")
+	if item.Resource.Version = version; !found {
+		item.Resource.Version = string(meta.APIVersion)
+	}
+	for _, ref := range refs {
+		if o.is(ref.APIVersion, ref.Kind, ref.Name, ref.UID) {
+			item.Controller, ok = ref.Controller, true
+		}
+	}
+	return item, ok
 }

@@ -28,6 +28,7 @@ type Filter struct {
 	Types           []event.Type
 	Manager         string
 	From, To        time.Time
+	NoNoise         bool // not what headline.Row.Noise reports
 }
 
 func (f *Filter) matches(row *headline.Row) bool {
@@ -35,8 +36,11 @@ func (f *Filter) matches(row *headline.Row) bool {
 		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
 		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
 		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.Manager == f.Manager) &&
-		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To))
+		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To)) &&
+		(!f.NoNoise || !f.noise(row))
 }
+
+func (f *Filter) noise(row *headline.Row) bool { return row.Noise(f.Resource != nil) }
 
 // nanos is a time in Unix nanoseconds, or the first or last there are.
 func nanos(t time.Time) int64 {
@@ -283,6 +287,7 @@ const MaxBuckets = 200
 type Histogram struct {
 	Span
 	Buckets []Bucket `json:"buckets"`
+	Noise   int      `json:"noise"` // changes that the filter without NoNoise selects, and with it does not
 	Scanned int      `json:"scanned"`
 }
 
@@ -309,11 +314,18 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 	}
 	var counts [MaxBuckets][len(types)]int
 	within := f
-	within.From, within.To = time.Time{}, time.Time{}
+	within.From, within.To, within.NoNoise = time.Time{}, time.Time{}, false
 	first, last := nanos(from), nanos(to)
 	keep := func(row *headline.Row) bool {
 		h.Scanned++
-		return row.At >= first && row.At <= last && within.matches(row)
+		if row.At < first || row.At > last || !within.matches(row) {
+			return false
+		}
+		noise := f.noise(row)
+		if noise {
+			h.Noise++
+		}
+		return !noise || !f.NoNoise
 	}
 	i, begin, end := 0, first, first // the bucket of the row before
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {

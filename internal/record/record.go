@@ -50,6 +50,9 @@ type Record struct {
 	// event, and for no sink.
 	Rerecorded bool
 
+	// Status means that the event is an update of the object's status alone.
+	Status bool
+
 	// Enrichment is what the targets ask for about other objects; nil: nothing.
 	Enrichment *Enrichment
 
@@ -99,6 +102,7 @@ const (
 	markCoalesced
 	markFor
 	markScope // a text follows
+	markStatus
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -126,6 +130,7 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 		{e.Coalesced > 0, markCoalesced},
 		{e.For != nil, markFor},
 		{r.Scope != "", markScope},
+		{r.Status, markStatus},
 	} {
 		if m.set {
 			marks |= m.mark
@@ -199,7 +204,7 @@ func Decode(payload []byte) (*Record, error) {
 	if r.State = marks&markState != 0; r.State {
 		r.Prev = in.uint64()
 	}
-	r.Rerecorded = marks&markRerecorded != 0
+	r.Rerecorded, r.Status = marks&markRerecorded != 0, marks&markStatus != 0
 	e.Type = event.Type(in.text())
 	for _, f := range [...]*string{
 		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,
@@ -358,6 +363,7 @@ func (r *Record) Headline(sequence uint64, selection event.Selection) headline.R
 		{headline.Repair, e.Repair},
 		{headline.Left, selection == event.Left},
 		{headline.Entered, selection == event.Entered},
+		{headline.Status, r.Status},
 	} {
 		if f.set {
 			row.Flags |= f.flag

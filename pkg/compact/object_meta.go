@@ -212,6 +212,10 @@ func (l Labels) All() iter.Seq2[string, string] {
 	}
 }
 
+// Same reports whether both are certainly the same labels in the same order. They are of
+// objects of one type.
+func (l Labels) Same(other Labels) bool { return l.packed == other.packed }
+
 // Lookup returns the value of a label and whether it is set.
 func (l Labels) Lookup(key string) (value string, ok bool) {
 	for k, v := range l.All() {

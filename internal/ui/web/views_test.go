@@ -102,6 +102,43 @@ func TestFeed(t *testing.T) {
 	p.accessible()
 }
 
+// TestLens: all changes of status that the filter selects are counted, not only those that would be
+// listed, and hidden until they are asked for.
+func TestLens(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: apps, resources: [deployments.apps], namespaces: {include: ["+ns+"]}}]\n")
+	path := "/apis/apps/v1/namespaces/" + ns + "/deployments"
+	shared.api.do(t, http.MethodPost, path+"?fieldManager=tester", object{"metadata": object{"name": "web"}, "spec": object{
+		"selector": object{"matchLabels": object{"app": "web"}},
+		"template": object{"metadata": object{"labels": object{"app": "web"}}, "spec": object{"containers": []object{{"name": "web", "image": "web"}}}},
+	}})
+	nextSecond()
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	const statuses = 250
+	for i := range statuses {
+		shared.api.do(t, http.MethodPatch, path+"/web/status?fieldManager=controller", object{"status": object{"observedGeneration": i + 1}})
+	}
+	p.sees(".bar", fmt.Sprintf("%d status changes hidden: show", statuses))
+	if text := p.text(".rows"); !strings.Contains(text, "added") || strings.Contains(text, "observedGeneration") {
+		t.Errorf("the lens shows\n%s", text)
+	}
+	p.sees(".counts", "^0 changes since")
+	p.fill("manager", "controller")
+	p.sees(".rows", "besides status changes")
+	p.sees(".bar", fmt.Sprintf("%d status changes hidden: show", statuses))
+	p.press(".bar", fmt.Sprint(statuses))
+	p.sees(".rows", "observedGeneration")
+	p.sees(".bar", "hide status changes")
+	shared.api.do(t, http.MethodPatch, path+"/web?fieldManager=tester", object{"metadata": object{"labels": object{"a": "b"}}})
+	nextSecond()
+	shared.api.do(t, http.MethodPatch, path+"/web/status?fieldManager=controller", object{"status": object{"observedGeneration": 1}})
+	p.sees(".counts", "^1 change since") // that of the manager
+	p.do(chromedp.NavigateBack(), chromedp.NavigateBack())
+	p.sees(".rows", "label a")
+	p.accessible()
+}
+
 // TestBurst: counts stay exact and the number of elements small, however many changes come.
 func TestBurst(t *testing.T) {
 	ns := namespace(t)
@@ -331,6 +368,37 @@ func TestOwners(t *testing.T) {
 	p.sees("main", "configmaps: 2 unknown")
 }
 
+// TestOwned: what an object owns, now and when an older version of it was the last.
+func TestOwned(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	path := "/api/v1/namespaces/" + ns + "/configmaps?fieldManager=tester"
+	uid := shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "root"}})["metadata"].(object)["uid"]
+	for name, of := range map[string]any{"mine": uid, "of-another-life": "1"} {
+		shared.api.do(t, http.MethodPost, path, object{"metadata": object{
+			"name": name, "ownerReferences": []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": "root", "uid": of, "controller": true}},
+		}})
+	}
+	configMap(t, http.MethodPatch, ns, "root", object{"step": "2"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/root?tab=owned")
+	p.sees(".pane .grid", `ConfigMap\s+`+ns+"/mine")
+	if text := p.text(".pane"); strings.Contains(text, "of-another-life") {
+		t.Errorf("an object is listed that names another life:\n%s", text)
+	}
+	p.accessible()
+	configMap(t, http.MethodDelete, ns, "mine", nil)
+	p.sees(".pane", "No object that is watched has an owner reference to it")
+	configMap(t, http.MethodPatch, ns, "root", object{"step": "3"})
+	p.sees(".versions", "2 → 3")
+	p.keys("[") // to the second version, when both were there
+	p.sees(".pane .grid", ns+"/mine")
+	p.press(".pane .grid", ns+"/mine")
+	p.sees("h1", "mine")
+	p.sees(".versions [aria-current]", "added")
+	p.do(chromedp.NavigateBack())
+	p.sees(".pane .grid", ns+"/mine")
+}
+
 // receiver is a webhook's that refuses what is in a namespace, until it is told to take it.
 func receiver(t *testing.T) (url string, takes *atomic.Bool) {
 	takes = new(atomic.Bool)
@@ -485,6 +553,13 @@ func TestRestart(t *testing.T) {
 	p.sees(".counts", "^2 changes since")
 }
 
+// nextSecond has what follows happen in another second: managed fields have no finer time, so of
+// one second they name all managers.
+func nextSecond() {
+	for begun := time.Now().Unix(); time.Now().Unix() == begun; time.Sleep(10 * time.Millisecond) {
+	}
+}
+
 // TestStory is a rollout that fails, as the pictures of the documentation have it: with
 // WATCHERD_PICTURES=../../../docs/images they are made anew.
 func TestStory(t *testing.T) {
@@ -495,12 +570,6 @@ func TestStory(t *testing.T) {
 	write := func(method, path, manager string, o object) string {
 		t.Helper()
 		return shared.api.do(t, method, path+"?fieldManager="+manager, o)["metadata"].(object)["uid"].(string)
-	}
-	// later has what follows happen in another second: managed fields have no finer time, so of
-	// one second they name all managers.
-	later := func() {
-		for begun := time.Now().Unix(); time.Now().Unix() == begun; time.Sleep(10 * time.Millisecond) {
-		}
 	}
 	apps, core := "/apis/apps/v1/namespaces/"+ns, "/api/v1/namespaces/"+ns
 	template := func(version string) object {
@@ -520,7 +589,7 @@ func TestStory(t *testing.T) {
 		return write(http.MethodPost, core+"/pods", "kube-controller-manager", p)
 	}
 	rollout("1.4", "web-7c9f6", "web-7c9f6-x2k4d")
-	later()
+	nextSecond()
 	write(http.MethodPatch, apps+"/deployments/web", "kubectl-set", object{"spec": object{"template": template("1.5")}})
 	pod := rollout("1.5", "web-58d4b", "web-58d4b-q8w7z")
 	said := func(name, apiVersion, kind, about, uid, reason, message string) {
@@ -532,7 +601,7 @@ func TestStory(t *testing.T) {
 	}
 	said("web-58d4b-q8w7z.1", "v1", "Pod", "web-58d4b-q8w7z", pod, "BackOff", "Back-off pulling image ghcr.io/shop/web:1.5")
 	said("web.1", "apps/v1", "Deployment", "web", web, "ProgressDeadlineExceeded", "ReplicaSet web-58d4b has timed out progressing")
-	later()
+	nextSecond()
 	write(http.MethodPatch, apps+"/deployments/web", "kubectl-edit", object{"spec": object{"replicas": 5}})
 
 	p := open(t, d, "#/feed?namespace="+ns)

@@ -18,7 +18,7 @@ export interface Change {
 
 interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; scanned: number }
 export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
-export interface Histogram extends Answer { buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
+export interface Histogram extends Answer { noise: number; buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
 export interface NetChange {
   resource: Resource; namespace?: string; name: string; change: string; recreated?: boolean; count: number; time: string;
   managers?: string[]; summary?: string; before: string; after: string;
@@ -34,6 +34,7 @@ export interface Blame {
   deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
+export interface Owned { as: string; truncated?: boolean; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
 export interface Difference { from: State; to: State; diff: string }
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -75,7 +76,7 @@ export interface Explanation {
   recorded: { sink: string; routes: string[] }[]; watches: { watch: string; verdict: string; selection?: string }[];
   routes: { route: string; verdict: string; error?: string; sinks: string[] }[];
 }
-export interface Frame { total: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
+export interface Frame { total: number; noise: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
 
 export interface Problems { line?: number; column?: number; key?: string; message: string }
 export interface Configuration { path: string; running?: Json; file?: Json; equal: boolean; problems: Problems[] }

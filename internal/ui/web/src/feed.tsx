@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb } from "./parts";
 import { change, place } from "./place";
-import { arrows, count, isNoise, resourceName, some } from "./text";
+import { arrows, count, resourceName, some } from "./text";
 
 const most = 2000; // rows that are kept
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
@@ -19,10 +19,10 @@ function merge(newer: Row[], older: Row[]): Row[] {
 }
 
 function useFeed(query: Query, past: boolean, held: boolean) {
-  // Frames tell what came; manager and expression are for the history alone, which is then asked again.
-  const { manager, when, from, to, ...streamed } = query, asks = !!(manager || when);
+  // Frames tell what came; an expression is for the history alone, which is then asked again.
+  const { when, from, to, ...streamed } = query, asks = !!when;
   const [state, set] = useState<{ rows: Row[]; next?: string; error?: Problem; busy: boolean; page?: Page }>({ rows: [], busy: true });
-  const counts = useSignal<{ total: number; shown: number; by: Partial<Record<Type, number>>; since: string }>({ total: 0, shown: 0, by: {}, since: "" });
+  const counts = useSignal<{ total: number; shown: number; since: string }>({ total: 0, shown: 0, since: "" });
   const waiting = useSignal<{ n: number; rows: Row[] }>({ n: 0, rows: [] });
   const holding = useRef(held), run = useRef(0), key = JSON.stringify([query, past]);
   holding.current = held;
@@ -50,7 +50,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     run.current = 0;
     set({ rows: [], busy: true });
     waiting.value = { n: 0, rows: [] };
-    counts.value = { total: 0, shown: 0, by: {}, since: new Date().toISOString() };
+    counts.value = { total: 0, shown: 0, since: new Date().toISOString() };
     if (past) {
       void load(undefined, stop.signal);
       return () => stop.abort();
@@ -68,14 +68,13 @@ function useFeed(query: Query, past: boolean, held: boolean) {
       lost: () => { void load(undefined, stop.signal); },
       frame: (f: Frame) => {
         run.current = 1;
-        const c = counts.value, by = { ...c.by };
-        for (const [t, n] of Object.entries(f.counts)) by[t as Type] = (by[t as Type] ?? 0) + (n ?? 0);
-        counts.value = { ...c, total: c.total + f.total, shown: c.shown + f.rows.length, by };
+        const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
+        counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length };
         if (asks) return again();
         const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
-        if (oldest && f.total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: f.total - rows.length, until: rows[0]!.time });
+        if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length, until: rows[0]!.time });
         if (!holding.current) set((s) => ({ ...s, rows: merge(rows, s.rows) }));
-        else waiting.value = { n: waiting.value.n + f.total, rows: merge(rows, waiting.value.rows) };
+        else waiting.value = { n: waiting.value.n + total, rows: merge(rows, waiting.value.rows) };
       },
     });
     return () => { end(); stop.abort(); clearTimeout(timer); };
@@ -87,15 +86,14 @@ const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
 
 export function Feed({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
-  const past = !!value("to"), range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
-  const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when") };
+  const past = !!value("to"), lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
   const [paused, pause] = useState(false), [top, setTop] = useState(true), [selected, select] = useState(-1), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
   const feed = useFeed(past ? { ...filter, from: value("from"), to: value("to") } : filter, past, paused || !top);
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
-  const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: undefined, ...period, buckets: 120 }, past || paused ? 0 : 5000);
-  const lens = value("lens") !== "all", hidden = lens ? feed.rows.filter((r) => !r.hole && isNoise(r)).length : 0;
-  const rows = lens ? feed.rows.filter((r) => r.hole || !isNoise(r)) : feed.rows;
+  const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
+  const rows = feed.rows, noise = histogram.value?.noise ?? 0;
 
   useEffect(() => {
     const resized = () => setHeight(rowHeight());
@@ -126,7 +124,7 @@ export function Feed({ status }: { status?: Status }) {
   const shown = feed.counts, bad = feed.error && filter.when ? feed.error : undefined;
   return <div class="feed">
     <h1 class="sr">Feed</h1>
-    <div class={"filter" + (filtering || Object.values(filter).some(Boolean) ? " open" : "")} role="search">
+    <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
       {field("resource", "resource", (status?.caches ?? []).map((c) => c.resource), "filter")}
       {field("namespace", "namespace", [...new Set(feed.rows.map((r) => r.namespace ?? "").filter(Boolean))].sort())}
       {field("name", "name")}
@@ -142,9 +140,9 @@ export function Feed({ status }: { status?: Status }) {
       {past ? <span><Time at={value("from")} exact={false} /> – <Time at={value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
-      {!past && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
-      {past && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next && " so far"}</span>}
-      {(hidden > 0 || !lens) && <button class="plain link" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${some(hidden, "status change")} hidden: show` : "hide status changes"}</button>}
+      {!past && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
+      {(past || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next && " so far"}</span>}
+      {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
     </div>
@@ -155,7 +153,7 @@ export function Feed({ status }: { status?: Status }) {
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}>
-      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : past ? "No recorded change in this period matches." : `No recorded change matches${hidden ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
+      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : past ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
     </Rows>
     <Spoken text={past ? "" : some(shown.total, "change")} />
   </div>;

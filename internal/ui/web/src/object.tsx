@@ -1,9 +1,9 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, type Json, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, objectLink, RefName, Time, Verb } from "./parts";
+import { type Asked, type Blame, type Change, type Difference, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, type Field, fields, some, span, yaml } from "./text";
+import { appliable, arrows, count, type Field, fields, resourceName, some, span, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -70,10 +70,11 @@ export function ObjectView({ status }: { status?: Status }) {
         <li class="life">{versions.value!.more ? <button onClick={() => page(items.at(-1)!.time)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
-        <div class="tabs"><div role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
+        <div class="tabs"><div role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
+          : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
           : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
       </section>
     </div>}
@@ -146,6 +147,21 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
           <td class="age">{f && <><span class="as" title={words} aria-hidden="true">{mark}</span><span class="sr">{words} </span></>}{time && <time dateTime={time} title={f.time ? time : `before ${time}`}>{f.sequence ? <a href={link("object", place.value.path, { v: f.sequence })}>{age}</a> : age}</time>}</td><td>{text}</td></tr>;
       })}
     </tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>
+  </>;
+}
+
+/** The objects that it owns: now, or when an older version was the last. */
+function Owns({ base, version }: { base: string; version?: Version }) {
+  const answer = useAsked<Owned>(base + "/owned", { at: version?.time }, version ? 0 : 5000), o = answer.value;
+  if (answer.error) return <Failed error={answer.error} />;
+  if (!o) return <Empty>Reading…</Empty>;
+  return <>
+    {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
+    {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
+    {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
+      {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
+        <td data-label="Since">{i.since && <Time at={i.since} exact={false} />}{i.as !== "exact" && <span class="verdict gap"> {i.as}</span>}</td></tr>)}
+    </tbody></table></div> : <Empty>No object that is watched has an owner reference to it{version && ", at that time"}.</Empty>}
   </>;
 }
 

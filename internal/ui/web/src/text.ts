@@ -1,5 +1,5 @@
 // How values read.
-import type { Change, Json, Resource } from "./api";
+import type { Json, Resource } from "./api";
 
 const two = (n: number) => String(n).padStart(2, "0");
 const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
@@ -38,12 +38,6 @@ export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}
 
 /** The summary of a change, with arrows as people write them. */
 export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
-
-/** Whether most readers would rather not see a change: of status alone, or of what only beats. */
-export function isNoise(c: Change): boolean {
-  if (["leases", "events", "endpoints", "endpointslices"].includes(c.resource.resource)) return true;
-  return c.type === "updated" && !!c.summary && c.summary.split(", ").every((part) => /^(status\b|condition\b|\+\d+ more$)/.test(part) || !/ /.test(part));
-}
 
 const plain = /^[A-Za-z_/.$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
 const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
