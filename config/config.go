@@ -23,6 +23,8 @@ type Config struct {
 	Kind string `json:"kind" jsonschema:"required,enum=WatcherConfig"`
 	// The cluster that is watched.
 	Cluster Cluster `json:"cluster"`
+	// The part of the cluster that this process watches, where several processes share its resources.
+	Feed Feed `json:"feed"`
 	// Rate limit of requests to the API server. Takes effect at a restart.
 	KubeAPI KubeAPI `json:"kubeAPI"`
 	// The store on disk: recorded states, the event log, and the pending events of each sink.
@@ -44,6 +46,13 @@ type Config struct {
 // Cluster names the cluster.
 type Cluster struct {
 	// Name of the cluster, part of every event's source. Default: the cluster's name in the kubeconfig. Takes effect at a restart.
+	Name string `json:"name"`
+}
+
+// Feed names one of several processes that share the resources of a cluster. Each has watches, a
+// store and replicas of its own, and sequences of its own.
+type Feed struct {
+	// Name of the feed: lower-case letters, digits and dashes, unique in the cluster. It is part of every event's source, a label of every metric, and on the page. Default: none. Takes effect at a restart.
 	Name string `json:"name"`
 }
 

@@ -144,6 +144,9 @@ func (k *checker) cluster() {
 	if n := c.Cluster.Name; strings.ContainsFunc(n, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || len(n) > 253 {
 		k.report("cluster.name", "must be at most 253 characters of ASCII without spaces, since it becomes part of event sources")
 	}
+	if n := c.Feed.Name; n != "" && !name.MatchString(n) {
+		k.report("feed.name", "%s must be lower-case letters, digits and dashes, at most 63, with a letter or digit at both ends", quoted(n))
+	}
 	k.require(c.KubeAPI.QPS > 0, "kubeAPI.qps", "must be above 0")
 	k.require(c.KubeAPI.Burst > 0, "kubeAPI.burst", "must be above 0")
 }

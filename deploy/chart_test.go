@@ -12,7 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 const chart = "helm/watcherd"
@@ -62,6 +65,34 @@ topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: S
 priorityClassName: system-cluster-critical
 `
 
+// twoFeeds are two feeds of two replicas each.
+const twoFeeds = `
+replicas: 2
+config: |
+  cluster: {name: prod}
+  admin: {probes: ":8081"}
+  store:
+    maxBytes: 20Gi
+    journal: {nats: {urls: ["nats://nats:4222"]}, stream: WATCHERD, encryptionKey: {env: JOURNAL_KEY}}
+  sinks:
+  - name: bus
+    nats: {url: "nats://nats:4222", subject: "k8s.{cluster}.{resource}", jetstream: {stream: K8S}}
+    batch: {maxEvents: 1000}
+feeds:
+  pods:
+    config: {watches: [{name: pods, resources: [pods]}]}
+    clusterRules: [{apiGroups: [""], resources: [pods], verbs: [list, watch]}]
+    resources: {limits: {memory: 4Gi}}
+    size: 50Gi
+  rest:
+    config:
+      watches: [{name: rest, resources: ["*"], excludeResources: [pods, secrets]}]
+      sinks: [{name: console, stdout: {}}]
+    clusterRules: [{apiGroups: ["*"], resources: ["*"], verbs: [list, watch]}]
+podMonitor: {enabled: true}
+prometheusRule: {enabled: true}
+`
+
 var values = map[string]string{
 	"defaults":           "{}",
 	"own configuration":  ownConfig,
@@ -69,7 +100,18 @@ var values = map[string]string{
 	"existing ConfigMap": "existingConfigMap: mine\nrbac: {clusterRules: [{apiGroups: [''], resources: [pods], verbs: [list, watch]}]}",
 	"existing claim":     "persistence: {existingClaim: mine}",
 	"no volume":          "persistence: {enabled: false}\npodDisruptionBudget: {enabled: false}",
+	"feeds":              twoFeeds,
+	"agent of a fleet":   agentOfAFleet(),
 	"bare":               "rbac: {create: false}\nserviceAccount: {create: false}\nfullnameOverride: feed",
+}
+
+// agentOfAFleet are the values of the example.
+func agentOfAFleet() string {
+	text, err := os.ReadFile("../examples/fleet/values.yaml")
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
 }
 
 // TestChart renders the chart in every shape and has the API server check each
@@ -87,7 +129,11 @@ func TestChart(t *testing.T) {
 			namespace := c.Namespace(t)
 			rendered := mustRun(t, helm, "template", "demo", chart, "--namespace", namespace, "--values", file)
 			c.Apply(t, rendered)
-			c.Apply(t, restrictedPod(t, objects(t, rendered), c.Namespace(t)))
+			for _, u := range objects(t, rendered) {
+				if u.GetKind() == "StatefulSet" {
+					c.Apply(t, restrictedPod(t, u, c.Namespace(t)))
+				}
+			}
 			mustRun(t, helm, "install", "demo", chart, "--dry-run=server", "--kubeconfig", c.Kubeconfig, "--namespace", c.Namespace(t), "--values", file)
 		})
 	}
@@ -95,9 +141,8 @@ func TestChart(t *testing.T) {
 
 // restrictedPod is the pod that the StatefulSet would make, in a namespace that takes
 // only pods that keep to the restricted standard.
-func restrictedPod(t *testing.T, rendered []*unstructured.Unstructured, namespace string) string {
+func restrictedPod(t *testing.T, set *unstructured.Unstructured, namespace string) string {
 	t.Helper()
-	set := find(t, rendered, "StatefulSet")
 	template, _, err := unstructured.NestedMap(set.Object, "spec", "template")
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +193,22 @@ func TestValues(t *testing.T) {
 		"replicas: 2":                                                 "store.journal",
 		noRoles + "replicas: 2\nconfig: 'admin: {probes: \":8081\"}'": "store.journal",
 		"replicas: 2\npersistence: {existingClaim: mine}":             "existingClaim",
+
+		feedsOf("[pods]", "[pods]"):                                                      "pods of a and pods of b",
+		feedsOf("[pods]", "[configmaps, pods.v1]"):                                       "pods of a and pods.v1 of b",
+		feedsOf("[deployments]", "[deployments.apps]"):                                   "name the same resource",
+		feedsOf("[deployments.v1.apps]", "[deployments.apps]"):                           "name the same resource",
+		feedsOf("[Deployments.apps]", "[{group: apps, resource: deployments}]"):          "name the same resource",
+		feedsOf(`["*.apps"]`, "[deployments.v1.apps]"):                                   "name the same resource",
+		feedsOf("[pods]", `["*"]`):                                                       "name the same resource",
+		feedsOf(`["*.apps"]`, `["*"], excludeResources: [deployments.apps]`):             "name the same resource",
+		feedsOf("[pods]", "[services]") + "existingConfigMap: mine":                      "existingConfigMap",
+		feedsOf("[pods]", "[services]") + "persistence: {existingClaim: mine}":           "existingClaim",
+		feedsOf("[pods]", "[services]") + "replicas: 2":                                  "store.journal",
+		strings.Replace(feedsOf("[pods]", "[services]"), "rbac: {create: false}", "", 1): "what a may read",
+		strings.Replace(feedsOf("[pods]", "[services]"), "rbac: {create: false}", "rbac: {clusterRules: [{apiGroups: [], resources: [], verbs: []}]}", 1): "rbac",
+		"feeds: {A: {config: {watches: []}}}": "propertyName",
+		"feeds: {a: {}}":                      "config",
 	} {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -156,6 +217,127 @@ func TestValues(t *testing.T) {
 		if out, err := run(t, helm, "template", "demo", chart, "--values", file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want an error about %s, got %v\n%s", text, want, err, out)
 		}
+	}
+}
+
+// feedsOf are values with two feeds of these resources.
+func feedsOf(a, b string) string {
+	return "rbac: {create: false}\nconfig: 'admin: {probes: \":8081\"}'\nfeeds:\n" +
+		"  a: {config: {watches: [{name: w, resources: " + a + "}]}}\n  b: {config: {watches: [{name: w, resources: " + b + "}]}}\n"
+}
+
+// TestFeeds checks what the chart makes of one value: for each feed a configuration that is valid and
+// names it, a stream, a StatefulSet of its own pods, and permissions.
+func TestFeeds(t *testing.T) {
+	helm := testcluster.Tool(t, "helm")
+	render := func(values string) []*unstructured.Unstructured {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return objects(t, mustRun(t, helm, "template", "demo", chart, "--namespace", "monitoring", "--values", file))
+	}
+	for _, distinct := range []string{
+		feedsOf("[pods]", `["*"], excludeResources: [pods]`),
+		feedsOf("[pods.v1]", "[pods.metrics.k8s.io]"),
+		feedsOf(`["*.apps"]`, `["*"], excludeResources: ["*.apps"]`),
+		feedsOf(`["*.apps"]`, "[pods, jobs.batch]"),
+	} {
+		render(distinct)
+	}
+	list := render(twoFeeds)
+	of := func(kind, name string) map[string]any {
+		t.Helper()
+		for _, u := range list {
+			if u.GetKind() == kind && u.GetName() == name {
+				return u.Object
+			}
+		}
+		t.Fatalf("no %s %s", kind, name)
+		return nil
+	}
+	at := func(o map[string]any, path ...string) any {
+		t.Helper()
+		v, _, err := unstructured.NestedFieldNoCopy(o, path...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	sinks := map[string]string{"pods": "bus", "rest": "console"}
+	for feed, size := range map[string]string{"pods": "50Gi", "rest": "12Gi"} {
+		name := "demo-watcherd-" + feed
+		text := at(of("ConfigMap", name), "data", "watcherd.yaml").(string)
+		c, err := config.Parse("watcherd.yaml", []byte(text), watcherd.Blocks(kinds.Builtin()))
+		if err != nil {
+			t.Errorf("%s: %v\n%s", feed, err, text)
+			continue
+		}
+		if c.Feed.Name != feed || c.Store.Journal.Stream != "WATCHERD-"+feed || c.Sinks[0].Name != sinks[feed] || c.Store.MaxBytes.String() != "20Gi" {
+			t.Errorf("the configuration of %s is\n%s", feed, text)
+		}
+		set := of("StatefulSet", name)
+		labels := map[string]any{"app.kubernetes.io/name": "watcherd", "app.kubernetes.io/instance": "demo", "watcherd.dev/feed": feed}
+		apart := at(set, "spec", "template", "spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution").([]any)[0].(map[string]any)
+		for what, selector := range map[string]any{
+			"its pods": at(set, "spec", "selector", "matchLabels"), "pods to keep apart": at(apart, "labelSelector", "matchLabels"),
+			"pods of its budget": at(of("PodDisruptionBudget", name), "spec", "selector", "matchLabels"), "pods of its service": at(of("Service", name), "spec", "selector"),
+		} {
+			if !reflect.DeepEqual(selector, labels) {
+				t.Errorf("%s: %s are %v", feed, what, selector)
+			}
+		}
+		claims := at(set, "spec", "volumeClaimTemplates").([]any)
+		if got := at(claims[0].(map[string]any), "spec", "resources", "requests", "storage"); got != size {
+			t.Errorf("%s has %v of disk, want %s", feed, got, size)
+		}
+		if account := at(set, "spec", "template", "spec", "serviceAccountName"); account != name || of("ServiceAccount", name) == nil {
+			t.Errorf("%s runs as %v", feed, account)
+		}
+		subject := at(of("ClusterRoleBinding", "monitoring-"+name), "subjects").([]any)[0].(map[string]any)
+		if subject["name"] != name {
+			t.Errorf("the role of %s is bound to %v", feed, subject)
+		}
+	}
+	if rules := mustYAML(t, of("ClusterRole", "monitoring-demo-watcherd-pods")["rules"]); strings.Contains(rules, "*") {
+		t.Errorf("the feed of pods may read\n%s", rules)
+	}
+	// One of each for all feeds.
+	for _, kind := range []string{"NetworkPolicy", "PodMonitor", "PrometheusRule"} {
+		find(t, list, kind)
+	}
+}
+
+// TestUpgrades checks what makes upgrades and evictions of replicas short.
+func TestUpgrades(t *testing.T) {
+	helm := testcluster.Tool(t, "helm")
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(twoFeeds, "replicas: 2", "replicas: 2\nterminationGracePeriodSeconds: 60", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range objects(t, mustRun(t, helm, "template", "demo", chart, "--values", file)) {
+		spec, _, err := unstructured.NestedMap(u.Object, "spec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := mustYAML(t, spec)
+		var want []string
+		switch u.GetKind() {
+		case "StatefulSet":
+			want = []string{"minReadySeconds: 10", "type: RollingUpdate", "terminationGracePeriodSeconds: 60", "--shutdown-timeout=50s", "podManagementPolicy: Parallel"}
+		case "PodDisruptionBudget":
+			want = []string{"maxUnavailable: 1", "unhealthyPodEvictionPolicy: AlwaysAllow"}
+		}
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s %s lacks %q:\n%s", u.GetKind(), u.GetName(), w, text)
+			}
+		}
+	}
+	one := mustYAML(t, find(t, objects(t, mustRun(t, helm, "template", "demo", chart)), "StatefulSet").Object)
+	if !strings.Contains(one, "--shutdown-timeout=20s") || strings.Contains(one, "minReadySeconds") {
+		t.Errorf("one replica:\n%s", one)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestKustomize(t *testing.T) {
 	kustomize, c := testcluster.Tool(t, "kustomize"), testcluster.Start(t)
 	rendered := mustRun(t, kustomize, "build", base)
 	c.Apply(t, rendered)
-	c.Apply(t, restrictedPod(t, objects(t, rendered), "restricted"))
+	c.Apply(t, restrictedPod(t, find(t, objects(t, rendered), "StatefulSet"), "restricted"))
 }
 
 // TestOverlay tries what the base's head says of overlays.

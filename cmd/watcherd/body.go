@@ -175,7 +175,7 @@ func asRouted(st *plan.State, sink string, e *event.Event) (*event.Event, error)
 	if e.Replay {
 		flags |= record.Replay
 	}
-	in := record.Inflater{Cluster: e.Cluster, Dictionaries: dicts, Edit: table.Edit}
+	in := record.Inflater{Cluster: e.Cluster, Feed: e.Feed, ClusterUID: func() string { return e.ClusterUID }, Dictionaries: dicts, Edit: table.Edit}
 	out, err := in.Event(e.Sequence, flags, payload, sink)
 	if err != nil {
 		return nil, err

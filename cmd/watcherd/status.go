@@ -120,7 +120,11 @@ func (p *statusPrinter) summary(st *status.Status) {
 	state := map[status.Verdict]string{
 		status.OK: "healthy", status.Degraded: "degraded", status.Failed: "not ready",
 	}[status.Worst(st.Checks(p.now))]
-	p.printf("watcherd %s   cluster %s   up %s   %s\n", clean(st.Version), clean(st.Cluster), age(st.Started, p.now), state)
+	cluster := clean(st.Cluster)
+	if st.Feed != "" {
+		cluster += "   feed " + clean(st.Feed)
+	}
+	p.printf("watcherd %s   cluster %s   up %s   %s\n", clean(st.Version), cluster, age(st.Started, p.now), state)
 	p.printf("config   %s   loaded %s   hash %s\n", clean(st.Config.File), ago(st.Config.LastSuccess, p.now), short(st.Config.Hash))
 	s := &st.Store
 	p.printf("store    %s   %s", clean(s.Path), size(s.Bytes))

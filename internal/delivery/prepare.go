@@ -239,6 +239,7 @@ func estimate(ev *event.Event) int {
 		return len(ev.Body)
 	}
 	n := frame + len(ev.Object) + len(ev.OldObject) + len(ev.Patch)
+	n += len(ev.Feed) + len(ev.ClusterUID) + len(`/feeds/,"clusteruid":""`)
 	n += len(ev.ID) + len(ev.Cluster) + len(ev.ResourceVersion) + len(ev.Resource.Kind) + 2*len(ev.UID)
 	// In the data, and in the subject.
 	n += 2 * (len(ev.Resource.Group) + len(ev.Resource.Version) + len(ev.Resource.Resource) + len(ev.Namespace) + len(ev.Name))

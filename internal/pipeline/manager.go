@@ -52,6 +52,7 @@ type Resolver interface {
 // Config is what a Manager works with.
 type Config struct {
 	Cluster    string       // the cluster's name in events
+	Feed       string       // the feed's; empty: none
 	REST       *rest.Config // how to reach the API server
 	Resolver   Resolver     // must be running
 	Store      *store.Store // must be running
@@ -86,6 +87,8 @@ type Manager struct {
 	past      *retrace.Reader
 	metrics   *metrics
 	redactKey []byte
+
+	clusterUID atomic.Pointer[string] // of the namespace kube-system; nil: not known
 
 	definitions dynamic.ResourceInterface // of custom resources
 
@@ -160,6 +163,11 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("load the hash of the applied state: %w", err)
 	}
 	m.applied = string(applied)
+	if uid, ok, err := cfg.Store.Meta(ledger.ClusterMeta); err != nil {
+		return nil, fmt.Errorf("load the cluster's uid: %w", err)
+	} else if ok {
+		m.setClusterUID(string(uid))
+	}
 	client, err := dynamic.NewForConfig(cfg.REST)
 	if err != nil {
 		return nil, err
@@ -178,7 +186,7 @@ func New(cfg Config) (*Manager, error) {
 		Name: "watcherd_events_incomplete_total",
 		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
 	}, func() float64 { return float64(m.enricher.Incomplete()) }))
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: func(r *record.Record, sink string) record.Edit {
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Feed: cfg.Feed, ClusterUID: m.knownClusterUID, Dictionaries: m.dicts, Edit: func(r *record.Record, sink string) record.Edit {
 		return m.edits.Load().Edit(r, sink)
 	}}
 	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)
@@ -356,13 +364,27 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 	case uid == "":
 		return nil // not allowed to know; the rollback check is all there is
 	case !ok:
-		return ledger.PutMeta(m.store, ledger.ClusterMeta, []byte(uid))
+		if err := ledger.PutMeta(m.store, ledger.ClusterMeta, []byte(uid)); err != nil {
+			return err
+		}
+		m.setClusterUID(uid)
+		return nil
 	case string(known) == uid:
 		return nil
 	}
 	err = fmt.Errorf("this store belongs to another cluster: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", known, uid)
 	m.fail(err)
 	return err
+}
+
+func (m *Manager) setClusterUID(uid string) { m.clusterUID.Store(&uid) }
+
+// knownClusterUID is the uid that events carry, empty before it is known.
+func (m *Manager) knownClusterUID() string {
+	if uid := m.clusterUID.Load(); uid != nil {
+		return *uid
+	}
+	return ""
 }
 
 func (m *Manager) informerList() []*informer {

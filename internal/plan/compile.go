@@ -22,7 +22,7 @@ import (
 func Compile(c *config.Config) (*State, error) {
 	k := &compiler{config: c}
 	s := &State{
-		Cluster: c.Cluster.Name,
+		Cluster: c.Cluster.Name, Feed: c.Feed.Name,
 		KubeAPI: KubeAPI{QPS: c.KubeAPI.QPS, Burst: c.KubeAPI.Burst},
 		Store: Store{
 			Path:              c.Store.Path,

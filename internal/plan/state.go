@@ -26,6 +26,7 @@ type State struct {
 	Hash    string          // of the whole configuration; equal for files that say the same
 	Masked  json.RawMessage // the file without secrets; see [config.Masked]
 	Cluster string          // name of the cluster; empty: the kubeconfig's
+	Feed    string          // name of the feed; empty: one process has the whole cluster
 
 	KubeAPI          KubeAPI
 	Store            Store
@@ -199,7 +200,7 @@ func (p Plan) Empty() bool {
 // Diff returns the plan from old to new. A nil old is the empty state.
 func Diff(old, new *State) Plan {
 	if old == nil {
-		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, ConsistencyCheck: new.ConsistencyCheck}
+		old = &State{Cluster: new.Cluster, Feed: new.Feed, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, ConsistencyCheck: new.ConsistencyCheck}
 	}
 	p := Plan{
 		Watches: diffNamed(
@@ -238,6 +239,7 @@ func diffFixed(old, new *State) (keys []string) {
 		{"admin.probes", a.Probes != b.Probes},
 		{"admin.tls", a.CertFile != b.CertFile || a.KeyFile != b.KeyFile || a.ClientCAFile != b.ClientCAFile},
 		{"cluster.name", old.Cluster != new.Cluster},
+		{"feed.name", old.Feed != new.Feed},
 		{"kubeAPI", old.KubeAPI != new.KubeAPI},
 		{"store.journal", !reflect.DeepEqual(old.Store.Journal, new.Store.Journal)},
 		{"store.path", old.Store.Path != new.Store.Path},
@@ -340,7 +342,7 @@ func fingerprint(raw []byte, values ...any) string {
 
 // hashOf is the fingerprint of everything a state was made of.
 func hashOf(s *State) string {
-	parts := []any{s.Cluster, s.KubeAPI, s.Store, s.Admin, s.ConsistencyCheck, s.Routes}
+	parts := []any{s.Cluster, s.Feed, s.KubeAPI, s.Store, s.Admin, s.ConsistencyCheck, s.Routes}
 	for _, w := range s.Watches {
 		parts = append(parts, "watch", w.Fingerprint)
 	}

@@ -25,6 +25,8 @@ type Edit interface {
 // Inflater turns stored records back into events. It is safe for concurrent use.
 type Inflater struct {
 	Cluster      string                // name of the cluster, part of every event
+	Feed         string                // name of the feed, the same; empty: none
+	ClusterUID   func() string         // empty while it is not known; nil: never known
 	Dictionaries *compact.Dictionaries // what the bodies were compressed with
 
 	// Edit returns what is to be done with the content of a record before a sink,
@@ -41,7 +43,10 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 	}
 	e := &r.Event
 	e.Sequence = sequence
-	e.Cluster = in.Cluster
+	e.Cluster, e.Feed = in.Cluster, in.Feed
+	if in.ClusterUID != nil {
+		e.ClusterUID = in.ClusterUID()
+	}
 	e.Selection = flags.Selection()
 	e.Replay = flags&Replay != 0
 	e.PatchOmitted = r.PatchOmitted && flags&Patch != 0

@@ -9,8 +9,9 @@ import (
 // Status is how the daemon is doing.
 type Status struct {
 	Version   string    `json:"version"`
-	Cluster   string    `json:"cluster"`   // its name, part of every event
-	APIServer string    `json:"apiServer"` // its URL
+	Cluster   string    `json:"cluster"`        // its name, part of every event
+	Feed      string    `json:"feed,omitempty"` // its name; empty: one process has the whole cluster
+	APIServer string    `json:"apiServer"`      // its URL
 	Started   time.Time `json:"started"`
 	Stopping  bool      `json:"stopping,omitempty"` // stopping; deliveries in flight finish
 

@@ -81,6 +81,10 @@ type Event struct {
 	Sequence uint64    // position in watcherd's event log
 	Position uint64    // place in the sink's queue, which distinguishes deliveries of one event; not encoded
 	Cluster  string    // name of the cluster, from the config
+	Feed     string    // name of the feed, from the config; empty: one process has the whole cluster
+	// ClusterUID is the uid of the cluster's kube-system namespace, where it is known: a cluster that is
+	// made again under a name has another one.
+	ClusterUID string
 
 	Resource        Resource
 	Namespace       string // empty for cluster-scoped objects
@@ -160,15 +164,23 @@ type GapData struct {
 // A Gap's subject is the path of the resource.
 func (e *Event) Subject() string { return string(e.appendSubject(nil)) }
 
-// sourcePrefix stands before the cluster's name in a source.
-const sourcePrefix = "/clusters/"
+// A source is sourcePrefix and the cluster's name, and of a feed feedPrefix and its name.
+const (
+	sourcePrefix = "/clusters/"
+	feedPrefix   = "/feeds/"
+)
 
 // Source is the CloudEvents source: /clusters/ and the cluster's name,
-// percent-encoded where a URI needs it.
+// percent-encoded where a URI needs it, then /feeds/ and the name of a feed. Sequences rise
+// within a source.
 func (e *Event) Source() string { return string(e.appendSource(nil)) }
 
 func (e *Event) appendSource(dst []byte) []byte {
-	return appendPath(append(dst, sourcePrefix...), e.Cluster)
+	dst = appendPath(append(dst, sourcePrefix...), e.Cluster)
+	if e.Feed != "" {
+		dst = appendPath(append(dst, feedPrefix...), e.Feed)
+	}
+	return dst
 }
 
 // PartitionKey names the object whose events are in order: RESOURCE[.GROUP]/[NAMESPACE/]NAME,
@@ -268,7 +280,7 @@ type Attribute struct{ Name, Value string }
 // body is [AppendData] with content type [ContentTypeJSON].
 // Values are not escaped; see [HeaderValue].
 func Attributes(e *Event) []Attribute {
-	return []Attribute{
+	list := []Attribute{
 		{"specversion", "1.0"},
 		{"id", e.ID},
 		{"source", e.Source()},
@@ -279,6 +291,10 @@ func Attributes(e *Event) []Attribute {
 		{"partitionkey", e.PartitionKey()},
 		{"dataschema", DataSchema},
 	}
+	if e.ClusterUID != "" {
+		list = append(list, Attribute{"clusteruid", e.ClusterUID})
+	}
+	return list
 }
 
 var inHeader = charset(func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' })

@@ -49,6 +49,9 @@ func AppendCloudEvent(dst []byte, e *Event) []byte {
 	dst = appendSequence(dst, e.Sequence)
 	dst = append(dst, `","partitionkey":`...)
 	dst = appendString(dst, e.PartitionKey())
+	if e.ClusterUID != "" {
+		dst = appendString(append(dst, `,"clusteruid":`...), e.ClusterUID)
+	}
 	dst = append(dst, `,"datacontenttype":"application/json","dataschema":"`+DataSchema+`","data":`...)
 	dst = AppendData(dst, e)
 	return append(dst, '}')
@@ -253,6 +256,7 @@ func plain(s string) bool {
 func Parse(data []byte) (*Event, error) {
 	var in struct {
 		SpecVersion string    `json:"specversion"`
+		ClusterUID  string    `json:"clusteruid"`
 		ID          string    `json:"id"`
 		Source      string    `json:"source"`
 		Type        string    `json:"type"`
@@ -293,13 +297,18 @@ func Parse(data []byte) (*Event, error) {
 	if !ok {
 		return nil, fmt.Errorf("read a CloudEvent: unknown type %q", in.Type)
 	}
-	cluster, err := url.PathUnescape(strings.TrimPrefix(in.Source, sourcePrefix))
+	escaped := strings.TrimPrefix(in.Source, sourcePrefix)
+	feed := ""
+	if i := strings.LastIndex(escaped, feedPrefix); i >= 0 {
+		escaped, feed = escaped[:i], escaped[i+len(feedPrefix):] // a name that needs no escapes
+	}
+	cluster, err := url.PathUnescape(escaped)
 	if err != nil {
 		return nil, fmt.Errorf("read a CloudEvent: source: %w", err)
 	}
 	e := &Event{
 		ID: in.ID, Type: kind, Time: in.Time.UTC(),
-		Cluster:   cluster,
+		Cluster: cluster, Feed: feed, ClusterUID: in.ClusterUID,
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		PatchOmitted: in.Data.PatchOmitted, Summary: in.Data.Summary, ChangedBy: in.Data.ChangedBy,

@@ -77,7 +77,7 @@ var (
 )
 
 func (p *parts) status() *status.Status {
-	s := &status.Status{Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started}
+	s := &status.Status{Version: p.d.Version, Cluster: p.d.cluster, Feed: p.d.feed, APIServer: p.d.REST.Host, Started: p.started}
 	select {
 	case <-p.opened:
 		s.Config, s.Store, s.Pipeline = p.config(), p.store(), p.reader.Status()

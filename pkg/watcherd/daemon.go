@@ -135,7 +135,6 @@ func run(ctx context.Context, o Options, open opener) error {
 	}
 	group := prom.NewGroup(o.Registerer)
 	defer group.Close()
-	o.Registerer = group
 	st := o.State
 	if st == nil {
 		var err error
@@ -143,13 +142,17 @@ func run(ctx context.Context, o Options, open opener) error {
 			return err
 		}
 	}
+	o.Registerer = group
+	if st.Feed != "" {
+		o.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"feed": st.Feed}, group)
+	}
 	cluster := cmp.Or(st.Cluster, o.ClusterName)
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
 	d := &daemon{
-		Options: o, cluster: cluster, dir: dir, open: open, log: o.Logger,
+		Options: o, cluster: cluster, feed: st.Feed, process: group, dir: dir, open: open, log: o.Logger,
 		spool: filepath.Join(st.Store.Path, spoolDir),
 	}
 	err = d.run(ctx, st)
@@ -247,6 +250,8 @@ func emptyDir(path string) error {
 type daemon struct {
 	Options
 	cluster string
+	feed    string
+	process prometheus.Registerer // without the feed's label
 	dir     string
 	spool   string
 	open    opener
@@ -266,7 +271,7 @@ type daemon struct {
 // (see pipeline.Manager.Run); the admin listener, which shows all that, and the store's
 // upkeep continue until then, and the store is closed last.
 func (d *daemon) run(ctx context.Context, st *plan.State) error {
-	if err := registerProcess(d.Registerer, d.Version); err != nil {
+	if err := registerProcess(d.process, d.Version); err != nil {
 		return err
 	}
 	requests, err := newRequestMetrics(d.Registerer)
@@ -406,7 +411,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.manager, err = pipeline.New(pipeline.Config{
 		Hold:    hold,
 		Erase:   erase,
-		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
+		Cluster: d.cluster, Feed: d.feed, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
 		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})

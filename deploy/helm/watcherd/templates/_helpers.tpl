@@ -4,16 +4,22 @@
 
 {{- /* Not over 52 characters: the controller adds a hash to it in a label of the pods. */}}
 {{- define "watcherd.fullname" -}}
+{{- $feed := "" }}
+{{- with .Feed }}
+{{- $feed = printf "-%s" . }}
+{{- end }}
+{{- $room := sub 52 (len $feed) | int }}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | trunc $room | trimSuffix "-" }}
 {{- else }}
 {{- $name := include "watcherd.name" . }}
 {{- if contains $name .Release.Name }}
-{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- .Release.Name | trunc $room | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name $name | trunc $room | trimSuffix "-" }}
 {{- end }}
 {{- end }}
+{{- $feed }}
 {{- end }}
 
 {{- /* Cluster roles have no namespace, so their name tells it. */}}
@@ -24,6 +30,9 @@
 {{- define "watcherd.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "watcherd.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Feed }}
+watcherd.dev/feed: {{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "watcherd.labels" -}}
@@ -35,7 +44,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "watcherd.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
-{{- default (include "watcherd.fullname" .) .Values.serviceAccount.name }}
+{{- with .Values.serviceAccount.name }}
+{{- . }}{{ with $.Feed }}-{{ . }}{{ end }}
+{{- else }}
+{{- include "watcherd.fullname" . }}
+{{- end }}
 {{- else }}
 {{- default "default" .Values.serviceAccount.name }}
 {{- end }}

@@ -57,7 +57,7 @@ export interface Route {
   missing: number; errors: number; firstError?: string;
 }
 export interface Status {
-  version: string; cluster: string; apiServer: string; started: string; stopping?: boolean; undiscovered?: boolean; discoveryError?: string;
+  version: string; cluster: string; feed?: string; apiServer: string; started: string; stopping?: boolean; undiscovered?: boolean; discoveryError?: string;
   config: { file: string; hash: string; lastSuccess?: string; lastAttempt?: string; lastError?: string; needsRestart?: string[]; warnings?: string[] };
   store: {
     path: string; paused?: boolean; opening?: boolean; failed?: string; reason?: string; bytes: number; maxBytes?: number; diskFree: number;

@@ -40,6 +40,9 @@ addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
+// named is the cluster and, where several processes share it, the feed.
+const named = (s: Status) => s.feed ? `${s.cluster} · ${s.feed}` : s.cluster;
+
 function Top({ status }: { status?: Status }) {
   const { view } = place.value;
   const theme = useSignal(localStorage.getItem("watcherd.theme") ?? "");
@@ -50,7 +53,7 @@ function Top({ status }: { status?: Status }) {
   const next: Record<string, string> = { "": "dark", dark: "light", light: "" };
   return <header class="top">
     <a class="mark" href={link(recording ? "between" : "feed")}>watcherd</a>
-    {recording ? <span class="cluster">{recording.cluster}</span> : status && <span class="cluster" title={status.apiServer}>{status.cluster}</span>}
+    {recording ? <span class="cluster">{recording.cluster}</span> : status && <span class="cluster" title={status.apiServer}>{named(status)}</span>}
     <nav aria-label="Views">{views.map(([name, title]) => <a href={link(name)} aria-current={name === view || name === "feed" && view === "object" ? "page" : undefined}>{title}</a>)}</nav>
     <span class="state">
       {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
@@ -76,7 +79,7 @@ function App() {
   const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
   const status = useAsked<Status>(recording ? "" : "status", {}, 2000);
   const s = status.value;
-  useEffect(() => { document.title = [view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s?.cluster ?? recording?.cluster, "watcherd"].filter(Boolean).join(" · "); });
+  useEffect(() => { document.title = [view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · "); });
   if (locked.value) return <><Top /><Locked /></>;
   const body: Record<string, () => preact.JSX.Element> = {
     feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} status={s} />, between: () => <Between status={s} />,
