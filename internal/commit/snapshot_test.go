@@ -245,13 +245,13 @@ func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rules := noted[s.ID]["w"]; !slices.Equal(rules.Namespaces, elsewhere.Namespaces) {
+		if rules := noted[s.ID]["w"]; !rules.Owed {
 			t.Fatalf("%d snapshots are under way, and the rules noted are %+v", len(s.gaining), rules)
 		}
 		r.step()
 	}
 	noted, err := r.c.ledger.Selections()
-	if rules := noted[s.ID]["w"]; err != nil || !slices.Equal(rules.Namespaces, here.Namespaces) {
+	if rules := noted[s.ID]["w"]; err != nil || !rules.Same(selectedBy(s, &here)) {
 		t.Errorf("the rules noted at the end are %+v, %v", rules, err)
 	}
 }
