@@ -244,11 +244,15 @@ func (c *Committer) noteSelections(rules given) error {
 		partition, namespace := ledger.SplitFeed(id)
 		parted := namespace == "" && known.Parted(partition)
 		for name, now := range watches {
-			before, ok := known[id][name]
+			before, own := known[id][name]
+			ok := own
+			if known[id] == nil { // it takes the place of the whole
+				before, ok = known[ledger.FeedID(partition, "")][name]
+			}
 			if !ok && now.partly {
 				continue // it is noted: see oweSelections
 			}
-			if next := now.after(before, parted); !ok || !reflect.DeepEqual(before, next) {
+			if next := now.after(before, parted); !own || !reflect.DeepEqual(before, next) {
 				next.Put(b, name, id)
 			}
 		}

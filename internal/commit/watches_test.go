@@ -89,6 +89,12 @@ func TestSelectorComesAndGoes(t *testing.T) {
 // other rules: what the rules before cover does not count as given to it if these are in force again.
 func TestKillAmidASnapshot(t *testing.T) {
 	all := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+	web := watchOf("w", "ns")
+	web.Selection.Labels, web.Fingerprint = "tier=web", "web"
+	var err error
+	if web.Filter, err = web.Selection.Filter(); err != nil {
+		t.Fatal(err)
+	}
 	elsewhere, part := watchOf("w", "elsewhere"), watchOf("other", "ns")
 	for name, life := range map[string]func(r *rig){
 		"by the rules of before": func(r *rig) {
@@ -101,6 +107,12 @@ func TestKillAmidASnapshot(t *testing.T) {
 			r.begin(s, false, elsewhere)
 			r.updated(s)
 			r.begin(s, false, all)
+		},
+		"by the rules of before, of a feed that reads more": func(r *rig) {
+			r.started("", all)
+			s := r.feedIn(pods, "ns")
+			r.begin(s, true, web)
+			r.updated(s)
 		},
 		"others read a part meanwhile": func(r *rig) {
 			r.started("", all)
