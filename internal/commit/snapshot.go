@@ -271,13 +271,17 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 }
 
 // unfinished are the snapshots that the end of a feed, or of the process, cut short,
-// of feeds that are about to start. Those of a selection that was widened begin again:
-// see addedBefore; began has by key when they began. The first snapshot of a sink continues
+// of feeds that are about to start. Those of a selection that was widened, or of a watch that was
+// taken from its objects meanwhile, begin again: see addedBefore; began has by key when they began. The first snapshot of a sink continues
 // under the rules that its watch has now.
 func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot, began map[string]uint64, err error) {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	began = map[string]uint64{}
+	known, err := c.ledger.Selections()
+	if err != nil {
+		return nil, nil, err
+	}
 	err = c.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
 		var u unfinished
 		if err := json.Unmarshal(value, &u); err != nil {
@@ -293,7 +297,9 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 		}
 		h, ok := start[i].WatchNamed(u.Watch)
 		same := ok && h.Watch.Fingerprint == u.Rules
-		if !ok || u.Widened || u.Sink == "" && !same {
+		rules, noted := known[u.Source][u.Watch]
+		alone := noted && !rules.Former // else the feed, or another, recorded changes without the watch
+		if !ok || u.Widened || u.Sink == "" && !(same && alone) {
 			b.DeleteMeta(key) // what the watch covers and was not given is found by its rules
 			if same {
 				began[key] = u.Began

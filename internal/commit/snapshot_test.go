@@ -24,7 +24,13 @@ func watchOf(name, namespace string) plan.Watch {
 // starts, and does nothing of its snapshots.
 func (r *rig) begin(s *Feed, starts bool, watches ...plan.Watch) {
 	r.Helper()
-	st := &plan.State{Watches: watches}
+	r.change(watches, s, starts, watches...)
+}
+
+// change is begin with all watches of the state, of which the feed has some.
+func (r *rig) change(all []plan.Watch, s *Feed, starts bool, watches ...plan.Watch) {
+	r.Helper()
+	st := &plan.State{Watches: all}
 	var refs []WatchRef
 	for i := range watches {
 		refs = append(refs, NewWatchRef(&watches[i]))
@@ -245,13 +251,13 @@ func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rules := noted[s.ID]["w"]; !slices.Equal(rules.Namespaces, elsewhere.Namespaces) {
+		if rules := noted[s.ID]["w"]; !rules.Owed {
 			t.Fatalf("%d snapshots are under way, and the rules noted are %+v", len(s.gaining), rules)
 		}
 		r.step()
 	}
 	noted, err := r.c.ledger.Selections()
-	if rules := noted[s.ID]["w"]; err != nil || !slices.Equal(rules.Namespaces, here.Namespaces) {
+	if rules := noted[s.ID]["w"]; err != nil || !rules.Same(selectedBy(s, &here)) {
 		t.Errorf("the rules noted at the end are %+v, %v", rules, err)
 	}
 }
@@ -361,4 +367,50 @@ func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	r.group.jobs = snapshot
 	r.commit()
 	r.Expect("added b u 2", "updated a u 3", "sync c u 4", "sync a u 3")
+}
+
+// TestSnapshotOfWhatOthersRecorded cuts a snapshot short, and has an object that was given already
+// change while the watch does not read it: the watch is given it again when it does.
+func TestSnapshotOfWhatOthersRecorded(t *testing.T) {
+	t.Parallel()
+	for name, part := range map[string]bool{
+		"by the same feed":               false,
+		"by a feed of a part of its own": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := committest.PodWatch(func(w *plan.Watch) { w.Name, w.Fingerprint = "other", "other" })
+			w := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "w" })
+			r := newRig(t, disk(), other)
+			feed := func(namespace string, watches ...plan.Watch) *Feed {
+				s := r.feedIn(pods, namespace)
+				s.synced, s.recordedForm = true, s.Form
+				r.change([]plan.Watch{other, w}, s, true, watches...)
+				return s
+			}
+			s := feed("", other)
+			for i := range maxGroup + 100 {
+				r.add(addedTo(s, r.Object(fmt.Sprintf("a%04d", i), "u", "1")))
+			}
+			r.commit()
+			r.change([]plan.Watch{other, w}, s, false, other, w)
+			r.step()
+			r.group.jobs = nil // the rest of it waits
+			if part {
+				s.Stop()
+				s = feed("ns", other)
+			} else {
+				r.change([]plan.Watch{other, w}, s, false, other)
+			}
+			r.group.jobs = nil
+			r.commit(updatedIn(s, r.Object("a0000", "u", "2"), nil))
+			r.Events()
+			s.Stop()
+			feed("", other, w)
+			r.commit()
+			if n := len(r.syncsOf("a0000")); n != 1 {
+				t.Errorf("the changed object is given %d times, want once", n)
+			}
+		})
+	}
 }

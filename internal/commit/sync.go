@@ -190,13 +190,14 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 	var hits []WatchRef
 	for i := range watches {
 		w := &watches[i]
-		was, err := formerlyCovered(all, partition, w.Name)
+		was, err := formerlyCovered(all, partition, w)
 		if err != nil {
 			return nil, err
 		}
 		given, begun := false, false
 		for feed, h := range was.known() {
-			begun = begun || all[feed][w.Name].Owed
+			_, noted := all[feed][w.Name]
+			begun = begun || noted && h == nil
 			if h == nil || h.byLabels() && !c.NamespacesReady() {
 				continue
 			}

@@ -97,15 +97,15 @@ func (f *formerly) byLabels() bool {
 
 // formerlyCovered is what a watch covered of a part of the ledger; nil if
 // nothing is known of it.
-func formerlyCovered(all ledger.Selections, partition, watch string) (*formerly, error) {
+func formerlyCovered(all ledger.Selections, partition string, watch *plan.Watch) (*formerly, error) {
 	f := &formerly{all: ledger.FeedID(partition, ""), ids: map[string]*WatchRef{}}
 	for id, watches := range all {
 		if !strings.HasPrefix(id, f.all) {
 			continue
 		}
 		f.ids[id] = nil
-		if rules, ok := watches[watch]; ok && !rules.Owed {
-			h, err := watchRef(&rules, watch)
+		if rules, ok := watches[watch.Name]; ok && !rules.Owed && (rules.Meanwhile == "" || rules.Meanwhile == watch.Fingerprint) {
+			h, err := watchRef(&rules, watch.Name)
 			if err != nil {
 				return nil, err
 			}
@@ -134,7 +134,7 @@ func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 			if before, ok := all[s.ID][h.Watch.Name]; ok && before.Same(selectedBy(s, h.Watch)) && !(s.Key.Namespace == "" && all.Parted(s.Partition)) {
 				continue
 			}
-			was, err := formerlyCovered(all, s.Partition, h.Watch.Name)
+			was, err := formerlyCovered(all, s.Partition, h.Watch)
 			switch {
 			case err != nil:
 				return nil, err
@@ -146,24 +146,43 @@ func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 	return gained, nil
 }
 
-// given are rules to make durable, by id of the feed and name of the watch; nil for
-// a watch that is still being given what it gained.
-type given map[string]map[string]*ledger.Selected
+// given are rules to make durable, by id of the feed and name of the watch.
+type given map[string]map[string]givenRules
+
+// givenRules are the rules of a watch that are in force.
+type givenRules struct {
+	ledger.Selected
+	fingerprint string // of the watch
+	partly      bool   // it is still being given what it gained by them
+}
 
 // givenBy are the rules of the feeds' watches. The committer calls it.
 func givenBy(feeds []*Feed) given {
 	rules := given{}
 	for _, s := range feeds {
-		rules[s.ID] = map[string]*ledger.Selected{}
+		rules[s.ID] = map[string]givenRules{}
 		for _, h := range s.Watches() {
-			rules[s.ID][h.Watch.Name] = nil
-			if !slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.gives(h.Watch.Name) }) {
-				now := selectedBy(s, h.Watch)
-				rules[s.ID][h.Watch.Name] = &now
-			}
+			partly := slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.gives(h.Watch.Name) })
+			rules[s.ID][h.Watch.Name] = givenRules{selectedBy(s, h.Watch), h.Watch.Fingerprint, partly}
 		}
 	}
 	return rules
+}
+
+// after are the rules to remember where others were remembered before. As long as not all is given
+// that the new ones cover, those before stay, for a watch that has the new ones. Nothing counts as
+// given if these change once more, or if what parts of the feed had been given is remembered no more.
+func (r givenRules) after(before ledger.Selected, parted bool) ledger.Selected {
+	switch {
+	case !r.partly:
+		return r.Selected
+	case before.Owed || parted || before.Meanwhile != "" && before.Meanwhile != r.fingerprint:
+		r.Owed = true
+		return r.Selected
+	default:
+		before.Meanwhile, before.Former = r.fingerprint, false
+		return before
+	}
 }
 
 // oweSelections notes of watches that are about to be given objects, and of which no
@@ -222,9 +241,19 @@ func (c *Committer) noteSelections(rules given) error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	for id, watches := range rules {
-		for name, s := range watches {
-			if before, ok := known[id][name]; s != nil && (!ok || !reflect.DeepEqual(before, *s)) {
-				s.Put(b, name, id)
+		partition, namespace := ledger.SplitFeed(id)
+		parted := namespace == "" && known.Parted(partition)
+		for name, now := range watches {
+			before, own := known[id][name]
+			ok := own
+			if known[id] == nil { // it takes the place of the whole
+				before, ok = known[ledger.FeedID(partition, "")][name]
+			}
+			if !ok && now.partly {
+				continue // it is noted: see oweSelections
+			}
+			if next := now.after(before, parted); !own || !reflect.DeepEqual(before, next) {
+				next.Put(b, name, id)
 			}
 		}
 		for name := range known[id] {

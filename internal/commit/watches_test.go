@@ -24,7 +24,7 @@ func TestEndBeforeAWiderSourceGives(t *testing.T) {
 	if err := r.c.durable([]*snapshot{j}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.c.noteSelections(given{s.ID: {"w": nil}}); err != nil {
+	if err := r.c.noteSelections(given{s.ID: {"w": {partly: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if gained, err := r.c.addedBefore([]*Feed{s}); err != nil || len(gained) != 1 {
@@ -83,4 +83,70 @@ func TestSelectorComesAndGoes(t *testing.T) {
 	if gained, err := r.c.addedBefore([]*Feed{r.feed(pods)}); err != nil || len(gained) != 1 {
 		t.Errorf("%d watches are given objects, %v", len(gained), err)
 	}
+}
+
+// TestKillAmidASnapshot ends the process when a watch has not been given all that it gained by
+// other rules: what the rules before cover does not count as given to it if these are in force again.
+func TestKillAmidASnapshot(t *testing.T) {
+	all := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+	web := watchOf("w", "ns")
+	web.Selection.Labels, web.Fingerprint = "tier=web", "web"
+	var err error
+	if web.Filter, err = web.Selection.Filter(); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere, part := watchOf("w", "elsewhere"), watchOf("other", "ns")
+	for name, life := range map[string]func(r *rig){
+		"by the rules of before": func(r *rig) {
+			s := r.started("", all)
+			r.begin(s, false, elsewhere)
+			r.updated(s)
+		},
+		"by the rules of before, which were back already": func(r *rig) {
+			s := r.started("", all)
+			r.begin(s, false, elsewhere)
+			r.updated(s)
+			r.begin(s, false, all)
+		},
+		"by the rules of before, of a feed that reads more": func(r *rig) {
+			r.started("", all)
+			s := r.feedIn(pods, "ns")
+			r.begin(s, true, web)
+			r.updated(s)
+		},
+		"others read a part meanwhile": func(r *rig) {
+			r.started("", all)
+			r.updated(r.started("ns", part))
+			r.begin(r.feed(pods), true, all)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := disk()
+			t.Run("before", func(t *testing.T) { life(newRig(t, dir, all)) })
+			r := newRig(t, dir, all)
+			r.Events()
+			r.started("", all)
+			r.Expect("sync a u1 3")
+		})
+	}
+}
+
+// started is a feed that runs, and has given its watch what is recorded.
+func (r *rig) started(namespace string, watch plan.Watch) *Feed {
+	r.Helper()
+	s := r.feedIn(pods, namespace)
+	s.synced, s.recordedForm = true, s.Form
+	r.begin(s, true, watch)
+	r.commit()
+	return s
+}
+
+// updated has an object of the feed updated, while what watches are given waits.
+func (r *rig) updated(s *Feed) {
+	r.Helper()
+	jobs := r.group.jobs
+	r.group.jobs = nil
+	r.commit(addedTo(s, r.Object("a", "u1", "2")), updatedIn(s, r.Object("a", "u1", "3"), nil))
+	r.group.jobs = jobs
 }

@@ -152,6 +152,10 @@ type Selected struct {
 	// Former means that the rules are not in force: the feed ended, and others read the part of
 	// the ledger since. What was given by them was.
 	Former bool `json:"former,omitempty"`
+
+	// Meanwhile is the fingerprint of a watch by whose rules objects are judged, and not all was given
+	// yet. To a watch with other rules nothing counts as given. "": these are in force.
+	Meanwhile string `json:"meanwhile,omitempty"`
 }
 
 // Same reports whether both select the same, in any version of the resource.

@@ -93,3 +93,22 @@ func TestWatchComesBackAfterParts(t *testing.T) {
 	l.caughtUp()
 	eventually(t, "the watch is given the new pod", func() bool { return l.queued().types("made-meanwhile") == "sync" })
 }
+
+// TestWatchComesBackBesideAnother takes a watch away and puts it back while another one reads the same
+// objects: it starts like a new one.
+func TestWatchComesBackBesideAnother(t *testing.T) {
+	api, names := podServer(t, 2)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods}).withX()
+	other := committest.PodWatch(named("other"))
+	l.apply(l.routed(committest.PodWatch(), other))
+	l.synced()
+	l.apply(l.state(other))
+	api.Delete(podPath, "ns", names[0])
+	api.Put(podPath, "ns", names[1], phase("1"))
+	l.caughtUp()
+	l.apply(l.routed(committest.PodWatch(), other))
+	eventually(t, "the watch is given the other pod", func() bool { return l.queued().types(names[1]) == "sync sync" })
+	if got := l.queued().types(names[0]); got != "sync" {
+		t.Errorf("of the deleted pod it was given %s", got)
+	}
+}
