@@ -324,7 +324,7 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 	query := s.query()
 	query.Set("limit", strconv.Itoa(pageSize))
 	q := apiclient.PageRequest{
-		Path: s.path, Query: query, Accept: apiclient.AcceptMetadataList, Silence: pageTimeout, Timeout: pageTimeout,
+		Path: s.path, Query: query, Accept: apiclient.AcceptAnyList, Silence: pageTimeout, Timeout: pageTimeout,
 		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err != nil {
@@ -374,7 +374,7 @@ func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit 
 	}
 	query.Set("fieldSelector", selector)
 	_, err := s.cfg.Client.RetryPage(ctx, apiclient.PageRequest{
-		Path: apiclient.ResourcePath(s.cfg.GVR, namespace), Query: query, Accept: apiclient.AcceptMetadataList, Silence: apiclient.ProbeTimeout, Timeout: apiclient.ProbeTimeout,
+		Path: apiclient.ResourcePath(s.cfg.GVR, namespace), Query: query, Accept: apiclient.AcceptAnyList, Silence: apiclient.ProbeTimeout, Timeout: apiclient.ProbeTimeout,
 		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == name && string(m.Namespace) == namespace {
