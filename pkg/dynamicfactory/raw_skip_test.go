@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // gapsOf collects what OnGap is told.
@@ -193,6 +194,33 @@ func TestQuietSourceThatIsBehind(t *testing.T) {
 		time.Sleep(time.Minute)
 		j.expect(t, "initial a", "add b", "delete b")
 		is(t, "checkpoint after the events", sub.Checkpoint(j.seen()), "105")
+	})
+}
+
+// A server that sends nothing but whole objects, as aggregated API servers without bookmarks
+// may, is asked for its version all the same.
+func TestQuietSourceWithoutMetadata(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			for accept := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+				if accept == "application/json" {
+					return false
+				}
+			}
+			apitest.Fail(w, http.StatusNotAcceptable, "NotAcceptable")
+			return true
+		})
+		put(s, "a", "b")
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		s.Advance(10)
+		time.Sleep(10 * time.Minute)
+		is(t, "quiet", sub.Quiet(j.seen()), s.Version())
+		var found []string
+		_, err := sub.ListMetadata(t.Context(), "", func() {}, func(m *rawjson.Meta) error {
+			found = append(found, string(m.Name)+" "+string(m.ResourceVersion))
+			return nil
+		})
+		is(t, "listed", fmt.Sprint(found, err), "[a 101 b 102] <nil>")
 	})
 }
 

@@ -18,13 +18,22 @@ import (
 // forgetful has the server refuse watches from versions that are older than a time,
 // as kube-apiserver's watch cache does. It returns what puts an object.
 func forgetful(s *apitest.Server, history, page time.Duration) (put func(name string, size int)) {
-	var mu sync.Mutex
-	since := map[string]time.Time{} // when a version was the present one
+	put, watch := remembering(s, history)
 	s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if isList(r) {
 			time.Sleep(page)
 			return false
 		}
+		return watch(w, r)
+	})
+	return put
+}
+
+// remembering returns what puts an object, and what refuses watches from before the history.
+func remembering(s *apitest.Server, history time.Duration) (put func(name string, size int), watch func(http.ResponseWriter, *http.Request) bool) {
+	var mu sync.Mutex
+	since := map[string]time.Time{} // when a version was the present one
+	watch = func(w http.ResponseWriter, r *http.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		at, ok := since[r.URL.Query().Get("resourceVersion")]
@@ -33,13 +42,14 @@ func forgetful(s *apitest.Server, history, page time.Duration) (put func(name st
 			return true
 		}
 		return false
-	})
-	return func(name string, size int) {
+	}
+	put = func(name string, size int) {
 		mu.Lock()
 		defer mu.Unlock()
 		s.Put(configMapPath, "ns", name, map[string]any{"data": map[string]any{"x": strings.Repeat("y", size)}})
 		since[s.Version()] = time.Now()
 	}
+	return put, watch
 }
 
 // A list that takes longer than the server remembers is followed by the watch all the
@@ -85,6 +95,61 @@ func TestListSlowerThanTheHistory(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server that expires the version of every list before the second page is listed as a
+// whole. That takes longer than it remembers, too: the watch begins with the head of the list.
+func TestWholeListSlowerThanTheHistory(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		const objects, pause = 600, 200 * time.Millisecond // two minutes in all
+		put, watch := remembering(s, 75*time.Second)
+		for _, name := range numbered(objects) {
+			put(name, 10)
+		}
+		version := s.Version()
+		var whole atomic.Int64
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			q := r.URL.Query()
+			switch {
+			case !isList(r):
+				return watch(w, r)
+			case q.Get("continue") != "":
+				apitest.Fail(w, http.StatusGone, "Expired")
+				return true
+			case q.Get("limit") != "":
+				return false
+			}
+			whole.Add(1)
+			_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[`, version)
+			for i, name := range numbered(objects) {
+				comma := ","
+				if i == 0 {
+					comma = ""
+				}
+				_, _ = fmt.Fprintf(w, `%s{"metadata":{"name":%q,"namespace":"ns","uid":%q,"resourceVersion":%q}}`, comma, name, name, version)
+				w.(http.Flusher).Flush()
+				time.Sleep(pause)
+			}
+			_, _ = w.Write([]byte("]}"))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+		})
+		time.Sleep(10 * time.Second) // the head is read
+		for i := range 150 {         // a change a second
+			time.Sleep(time.Second)
+			put(fmt.Sprintf("new-%03d", i), 10)
+		}
+		<-sub.Synced()
+		synctest.Wait()
+		told := j.take()
+		for i, line := range told[min(objects, len(told)):] {
+			is(t, "event", line, fmt.Sprintf("add new-%03d", i))
+		}
+		is(t, "told", len(told), objects+150)
+		is(t, "whole lists", whole.Load(), 1)
+	})
 }
 
 // What a waiting watch brings beyond what fits in memory goes to files, which are

@@ -33,7 +33,8 @@ const (
 	// AcceptMetadataList is that of lists of metadata.
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-	// AcceptAnyList is for lists of which only the version is read.
+	// AcceptAnyList is for lists of which only metadata is read. Some aggregated API servers
+	// send nothing but whole objects.
 	AcceptAnyList = AcceptMetadataList + "," + AcceptObjects
 
 	// WatchTimeout is the minimum of the timeouts that watches request; the maximum is

@@ -106,18 +106,19 @@ func FuzzLines(f *testing.F) {
 
 func TestItemType(t *testing.T) {
 	for head, want := range map[string]string{
-		`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"kind":"no"`: "v1 Pod",
-		`{"metadata":{},"apiVersion":"apps/v1","kind":"DeploymentList","items":null}`:                  "apps/v1 Deployment",
-		`{"apiVersion":"example.com/v1","items":[{"kind":"WidgetList"`:                                 " ",
-		`{"kind":"List","apiVersion":"v1","items":[`:                                                   " ",
-		`{"kind":"Status","apiVersion":"v1"}`:                                                          " ",
-		`[]`:                                                                                           " ",
-		``:                                                                                             " ",
-		`{"kind":`:                                                                                     " ",
-		`{"kind":7,"items":[`:                                                                          " ",
+		`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"kind":"no"`: "v1 Pod 1",
+		`{"metadata":{},"apiVersion":"apps/v1","kind":"DeploymentList","items":null}`:                  "apps/v1 Deployment ",
+		`{"apiVersion":"example.com/v1","items":[{"kind":"WidgetList"`:                                 "  ",
+		`{"kind":"List","apiVersion":"v1","items":[`:                                                   "  ",
+		`{"kind":"Status","apiVersion":"v1"}`:                                                          "  ",
+		`{"metadata":{"resourceVersion":"7"},"kind":"List","items":[`:                                  "  7",
+		`[]`:                  "  ",
+		``:                    "  ",
+		`{"kind":`:            "  ",
+		`{"kind":7,"items":[`: "  ",
 	} {
-		apiVersion, kind := ItemType([]byte(head))
-		if got := apiVersion + " " + kind; got != want {
+		apiVersion, kind, version := ItemType([]byte(head))
+		if got := apiVersion + " " + kind + " " + version; got != want {
 			t.Errorf("%s: got %q, want %q", head, got, want)
 		}
 	}

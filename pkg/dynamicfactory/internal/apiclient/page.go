@@ -153,13 +153,13 @@ func (r *reporter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ItemType returns the type of a list's items by the beginning of the list: Pod for a
-// PodList. It returns "" for a server that sends the items first, which also sends their
-// types.
-func ItemType(head []byte) (apiVersion, kind string) {
+// ItemType returns the type of a list's items by the beginning of the list, Pod for a
+// PodList, and the version of the list. They are "" for a server that sends the items first,
+// which also sends their types.
+func ItemType(head []byte) (apiVersion, kind, resourceVersion string) {
 	d := json.NewDecoder(bytes.NewReader(head))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return "", ""
+		return "", "", ""
 	}
 	for d.More() {
 		key, err := d.Token()
@@ -175,12 +175,15 @@ func ItemType(head []byte) (apiVersion, kind string) {
 			kind = text
 		case "apiVersion":
 			apiVersion = text
+		case "metadata":
+			metadata, _ := value.(map[string]any)
+			resourceVersion, _ = metadata["resourceVersion"].(string)
 		}
 	}
 	if n := len(kind) - len("List"); n > 0 && kind[n:] == "List" {
-		return apiVersion, kind[:n]
+		return apiVersion, kind[:n], resourceVersion
 	}
-	return "", ""
+	return "", "", resourceVersion
 }
 
 // StatusError returns the error in the object of an ERROR event.

@@ -61,8 +61,9 @@ func (s *Source) list(ctx context.Context) (*objects, error) {
 	return s.paged(ctx, "", 0)
 }
 
-// paged reads a list at exactly a version; "": at the present one. If the list has several
-// pages, paged leaves a watch for the following stream.
+// paged reads a list at exactly a version; "": at the present one. limit is the size of a page;
+// 0: there are none. If the list has several pages or none, paged leaves a watch for the
+// following stream.
 func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objects, err error) {
 	var watch *held
 	defer func() {
@@ -76,6 +77,8 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
+	} else {
+		b.began = func(version string) { watch, _ = s.hold(ctx, watch, version) } // fails for a watch that runs only
 	}
 	if version != "" {
 		query.Set("resourceVersion", version)
@@ -112,7 +115,12 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (rawjson.ListMeta, error) {
 	q := apiclient.PageRequest{
 		Path: s.path, Query: query, Accept: apiclient.AcceptObjects, Silence: pageTimeout, Timeout: pageTimeout,
-		Head: func(head []byte) { b.apiVersion, b.kind = apiclient.ItemType(head) }, Item: b.add,
+		Head: func(head []byte) {
+			var version string
+			if b.apiVersion, b.kind, version = apiclient.ItemType(head); b.began != nil && version != "" {
+				b.began(version)
+			}
+		}, Item: b.add,
 	}
 	if s.cfg.MetadataOnly {
 		q.Accept = apiclient.AcceptMetadataList
@@ -174,8 +182,9 @@ type listBuilder struct {
 	itemBefore []byte
 	hadItem    bool
 
-	apiVersion, kind string // of the items, by the list's kind; "" if unknown
-	typed            *bool  // the page's items contain their type
+	apiVersion, kind string               // of the items, by the list's kind; "" if unknown
+	began            func(version string) // called with the version in the head of a list; may be nil
+	typed            *bool                // the page's items contain their type
 	buf              []byte
 }
 
@@ -315,7 +324,7 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 	query := s.query()
 	query.Set("limit", strconv.Itoa(pageSize))
 	q := apiclient.PageRequest{
-		Path: s.path, Query: query, Accept: apiclient.AcceptMetadataList, Silence: pageTimeout, Timeout: pageTimeout,
+		Path: s.path, Query: query, Accept: apiclient.AcceptAnyList, Silence: pageTimeout, Timeout: pageTimeout,
 		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err != nil {
@@ -365,7 +374,7 @@ func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit 
 	}
 	query.Set("fieldSelector", selector)
 	_, err := s.cfg.Client.RetryPage(ctx, apiclient.PageRequest{
-		Path: apiclient.ResourcePath(s.cfg.GVR, namespace), Query: query, Accept: apiclient.AcceptMetadataList, Silence: apiclient.ProbeTimeout, Timeout: apiclient.ProbeTimeout,
+		Path: apiclient.ResourcePath(s.cfg.GVR, namespace), Query: query, Accept: apiclient.AcceptAnyList, Silence: apiclient.ProbeTimeout, Timeout: apiclient.ProbeTimeout,
 		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == name && string(m.Namespace) == namespace {
