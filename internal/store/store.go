@@ -384,6 +384,9 @@ func (s *Store) Close() error {
 // process is about to exit.
 func (s *Store) closeFailed() error {
 	s.files.Release()
+	if s.sequencer != nil {
+		s.sequencer.cancel()
+	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
