@@ -22,8 +22,7 @@ const (
 // receiver's Retry-After nor resets the count of refusals.
 //
 // Delivery does not depend on it: an unreadable note, one of another configuration and
-// events that left the queue are ignored. Every time in it is bounded by the longest
-// delay of the worker.
+// events that left the queue are ignored. Every time in it is bounded, for a clock that was wrong.
 type note struct {
 	queue       Queue
 	fingerprint string
@@ -63,8 +62,8 @@ func newNote(q Queue, fingerprint string) *note {
 }
 
 // load reads the note of an earlier run; not ok if there is none for this configuration.
-// unusable is the reason for ignoring an unreadable one. Every time in it is brought
-// into [now, now+most].
+// unusable is the reason for ignoring an unreadable one. Times of attempts to come are brought
+// into [now, now+most], those of first ones before now.
 func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, unusable, err error) {
 	raw, found, err := n.queue.Note()
 	if errors.Is(err, store.ErrUnreadable) {
@@ -85,6 +84,9 @@ func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, 
 	c.Next = clampTime(c.Next, now, most)
 	for _, ev := range c.Events[:min(len(c.Events), noteEvents)] {
 		ev.Next = clampTime(ev.Next, now, most)
+		if ev.First.After(now) {
+			ev.First = now
+		}
 		if ev.Tries >= 0 && ev.Refusals >= 0 {
 			n.restored[ev.Position] = ev
 		}

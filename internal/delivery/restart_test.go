@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -216,4 +217,43 @@ func TestNotesNeverHoldAnythingUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRestartWithAnEarlierClock restarts a sink that refuses its last events, after its clock was a day
+// ahead when it refused them first. They become dead letters as if it had been right.
+func TestRestartWithAnEarlierClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(2)...)...)
+		items, err := s.queue.Read(0, 10, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := noteContent{Version: noteVersion}
+		for _, item := range items {
+			content.Events = append(content.Events, noteEvent{Position: item.Position, Tries: 1, Refusals: 1, First: time.Now().Add(24 * time.Hour), Next: time.Now()})
+		}
+		raw, err := json.Marshal(content)
+		if err := errors.Join(err, s.queue.PutNote(raw)); err != nil {
+			t.Fatal(err)
+		}
+		s.restart()
+		began := time.Now()
+		w := start(t, s, newReceiver(t, func(context.Context, []change) error { return sinks.Poison(errors.New("400")) }), nil)
+		time.Sleep(10 * time.Minute)
+		if st := w.Status(); st.DeadLetters != 2 {
+			t.Errorf("status %+v", st)
+		}
+		w.stop()
+		letters, err := s.queue.DeadLetters(0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range letters {
+			if l.First.After(began) {
+				t.Errorf("the first attempt was %v after the restart", l.First.Sub(began))
+			}
+		}
+	})
 }

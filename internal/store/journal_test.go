@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -247,6 +248,30 @@ func TestCloseWithoutTheJournal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	checkBehind(t, fs, j, at)
+}
+
+// TestCloseOfAFailedStore: a store that failed while the journal did not answer is closed at once, and nothing of it is left.
+func TestCloseOfAFailedStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j := &testJournal{}
+		s, q := openJournaled(t, vfs.NewMem(), j)
+		j.gate = make(chan struct{})
+		note := make(chan error, 1)
+		go func() { note <- q.PutNote([]byte("note")) }()
+		synctest.Wait() // it is being appended
+		s.fail(errors.New("the disk is broken"))
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-note; !errors.Is(err, ErrFailed) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("close took %v", took)
+		}
+	})
 }
 
 // TestCloseWaitsForCalls: a call that began before Close is completed, or refused, although the journal is slow.

@@ -100,7 +100,7 @@ func newStore(dir string, o Options) (*Store, error) {
 	var err error
 	s.gate = newGate(s.opts.limits())
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{
-		FS: o.FS, MaxBytes: o.MaxBytes, Left: s.gate.left, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
+		FS: o.FS, MaxBytes: o.MaxBytes, PauseBytes: s.opts.limits().pauseBytes(), Left: s.gate.left, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
 	})
 	if err != nil {
 		return nil, err
@@ -384,6 +384,9 @@ func (s *Store) Close() error {
 // process is about to exit.
 func (s *Store) closeFailed() error {
 	s.files.Release()
+	if s.sequencer != nil {
+		s.sequencer.cancel()
+	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -45,10 +45,11 @@ type Dir struct {
 
 // DirOptions are the settings of [OpenDir]; all are required.
 type DirOptions struct {
-	FS       vfs.FS
-	MaxBytes int64        // the store's budget, which the reserve is sized by; 0 = none
-	Left     func() int64 // what Pebble's files leave of the budget as it is now; the most there is for no budget
-	Logger   *slog.Logger
+	FS         vfs.FS
+	MaxBytes   int64        // the store's budget, which the reserve is sized by; 0 = none
+	PauseBytes int64        // the size of Pebble's files from which on ingest pauses; 0 = none
+	Left       func() int64 // what Pebble's files leave of the budget as it is now; the most there is for no budget
+	Logger     *slog.Logger
 	// Fail is called with an error after which nothing may be written.
 	Fail func(error)
 	// Failure returns the cause of the failure, nil before Fail.
@@ -82,7 +83,7 @@ func (d *Dir) Take() (err error) {
 	d.reserve.firm()
 	down := func() bool { return d.o.Failure() != nil }
 	d.fence = &fence{
-		FS: d.o.FS, opening: true, left: d.o.Left, budget: d.o.MaxBytes > 0, oldLogs: (MemTables + 1) * MemTableBytes(d.o.MaxBytes), maxLog: 2 * MemTableBytes(d.o.MaxBytes), reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
+		FS: d.o.FS, opening: true, left: d.o.Left, budget: d.o.MaxBytes > 0, pauseBytes: d.o.PauseBytes, oldLogs: (MemTables + 1) * MemTableBytes(d.o.MaxBytes), maxLog: 2 * MemTableBytes(d.o.MaxBytes), reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
 		imagined: make(map[string]bool), memory: vfs.NewMem(), released: make(chan struct{}),
 	}
 	return nil

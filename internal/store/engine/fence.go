@@ -51,6 +51,10 @@ type fence struct {
 	oldLogs int64
 	budget  bool // there is one
 
+	// pauseBytes is the size of the store from which on ingest pauses, and no compaction begins a
+	// table while a copy is made, which keeps what compactions replace; 0 for no budget.
+	pauseBytes int64
+
 	// db is the open store, nil before. A compaction of one with a budget waits for the
 	// deletion of what the compactions before it replaced.
 	db atomic.Pointer[pebble.DB]
@@ -290,6 +294,7 @@ func (f *fence) waitForSpace(name string) {
 
 const (
 	deletionsEvery = 5 * time.Millisecond
+	copyEvery      = 100 * time.Millisecond
 	// maxDeletionsWait bounds the wait of a table: Pebble counts files that no deletion is
 	// scheduled for, too.
 	maxDeletionsWait = time.Second
@@ -303,13 +308,18 @@ func (f *fence) waitForDeletions() {
 	if db == nil {
 		return
 	}
-	// Nothing is deleted while a copy is made.
-	for began := time.Now(); f.copying.Load() == nil && time.Since(began) < maxDeletionsWait; {
-		if db.Metrics().Table.Local.ObsoleteSize == 0 {
+	for began := time.Now(); ; {
+		m, wait := db.Metrics(), deletionsEvery
+		switch {
+		case f.copying.Load() != nil: // nothing is deleted
+			if wait = copyEvery; int64(m.DiskSpaceUsage()) < f.pauseBytes {
+				return
+			}
+		case m.Table.Local.ObsoleteSize == 0 || time.Since(began) >= maxDeletionsWait:
 			return
 		}
 		select {
-		case <-time.After(deletionsEvery):
+		case <-time.After(wait):
 		case <-f.released:
 			return
 		}
