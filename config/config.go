@@ -90,7 +90,7 @@ type Journal struct {
 	Stream string `json:"stream"`
 	// Servers that have the stream: 3 or 5. Default: 3.
 	Replicas int `json:"replicas,omitempty"`
-	// Bytes of the stream that is made. The oldest entries go at half of it; a replica that is further behind needs a copy of the store. Default: 8Gi.
+	// Bytes of the stream that is made. The oldest entries go at half of it; a replica that is further behind is seeded with a snapshot, which a second stream has. Default: 8Gi.
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
 	// How long the leader may be silent before another replica takes over, at least 3s. Default: 5s.
 	TakeOverAfter time.Duration `json:"takeOverAfter,omitempty"`

@@ -113,7 +113,7 @@ func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 		Short: "Have the store of a stopped replica begin a new journal",
 		Long: "Adopt is for replicas that refuse to run because their stores and the journal have different pasts, as after servers\n" +
 			"that lost what they had confirmed. The replica whose store is kept (watcherd store check prints how far each is) begins\n" +
-			"a new journal at its next start. The others need copies of that store. All replicas must be stopped.",
+			"a new journal at its next start. The folders of the others must be removed: these replicas are seeded then. All replicas must be stopped.",
 		Example: "  watcherd store adopt --config watcherd.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()
@@ -123,7 +123,7 @@ func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the store in %s begins a new journal at the next start; replace those of the other replicas by copies of it\n", clean(dir))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the store in %s begins a new journal at the next start; remove those of the other replicas, which are seeded then\n", clean(dir))
 			return err
 		},
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -9,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
@@ -209,4 +213,72 @@ func TestStandbyWithoutServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.check(ends, 3)
+}
+
+// TestStandbyHidesLater hides values by a reload that are recorded in the clear: once the scrub is done, no folder of a
+// replica has them, nor has one that is seeded then.
+func TestStandbyHidesLater(t *testing.T) {
+	p := newPair(t)
+	leader, other := p.start()
+	plain := newCanary()
+	for i := range 20 {
+		u := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": p.namespace, "name": fmt.Sprintf("hidden-%d", i)},
+			"data": map[string]any{"value": plain.text},
+		}}
+		if _, err := p.dyn.Resource(configMaps).Namespace(p.namespace).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	with := func(d *daemon) (paths []string) {
+		t.Helper()
+		err := filepath.WalkDir(d.path("data"), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return nil //nolint:nilerr // it was removed meanwhile
+			}
+			if content, err := os.ReadFile(path); err == nil && plain.in(content) {
+				paths = append(paths, path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return paths
+	}
+	for _, d := range p.daemons {
+		eventually(t, func() bool { return len(with(d)) > 0 }, func() string { return "a replica does not have the value" })
+	}
+	running, err := os.ReadFile(leader.path("watcherd.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hiding := strings.Replace(string(running), "- name: all\n  resources:", "- name: all\n  redact: [\"data[*]\"]\n  resources:", 1)
+	other.configure(hiding)
+	leader.reload(hiding)
+	eventually(t, func() bool {
+		return strings.Contains(leader.log.String(), "has been rewritten as the configuration wants it")
+	},
+		func() string { return "the scrub is not done\n" + leader.log.Tail() })
+	for _, d := range p.daemons {
+		if paths := with(d); len(paths) > 0 {
+			t.Errorf("the value is in %v", paths)
+		}
+	}
+	other.kill()
+	if err := os.RemoveAll(other.path("data")); err != nil {
+		t.Fatal(err)
+	}
+	other.start()
+	eventually(t, func() bool { return strings.Contains(other.log.String(), "this replica has been seeded") },
+		func() string { return "it is not seeded\n" + other.log.Tail() })
+	before := p.terms()
+	leader.stop()
+	p.lead(before)
+	other.stop()
+	for _, d := range p.daemons {
+		if _, inflated := storeContents(t, d); plain.in(inflated) || len(with(d)) > 0 {
+			t.Errorf("the value is in the store: %v", with(d))
+		}
+	}
 }
