@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,7 +80,23 @@ type agent struct {
 	objects int
 }
 
-const mapsPath = "/api/v1/configmaps"
+const (
+	mapsPath = "/api/v1/configmaps"
+	noGroups = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[]}`
+	onlyMaps = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{},"versions":[
+{"version":"v1","freshness":"Current","resources":[
+ {"resource":"configmaps","singularResource":"configmap","scope":"Namespaced","verbs":["get","list","watch"],"responseKind":{"group":"","version":"v1","kind":"ConfigMap"}}]}]}]}`
+)
+
+// discover answers discovery, which apitest leaves to tests.
+func discover(w http.ResponseWriter, r *http.Request) bool {
+	body, ok := map[string]string{"/api": onlyMaps, "/apis": noGroups}[r.URL.Path]
+	if ok {
+		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		_, _ = io.WriteString(w, body)
+	}
+	return ok
+}
 
 // newAgent prepares an agent that authenticates as user.
 func newAgent(t *testing.T, hub *natstest.Node, cluster, user string, seed uint64) *agent {
@@ -90,6 +107,7 @@ func newAgent(t *testing.T, hub *natstest.Node, cluster, user string, seed uint6
 	}
 	a.api.Serve(mapsPath, "v1", "ConfigMap")
 	a.api.SetUID("uid-of-" + cluster)
+	a.api.Intercept(discover)
 	dir := t.TempDir()
 	a.config = filepath.Join(dir, "watcherd.yaml")
 	config := fmt.Sprintf(`
@@ -175,53 +193,57 @@ type heartbeat struct {
 	Contact           time.Time
 }
 
-// readHub reads the stream, by cluster, and checks that each is of the cluster that its subject names.
-func readHub(t *testing.T, hub *natstest.Node) map[string][]published {
+// hubReader reads the stream, by cluster.
+type hubReader struct {
+	t    *testing.T
+	hub  *natstest.Node
+	last uint64 // sequence that was read, in the stream
+	all  map[string][]published
+}
+
+// read returns all that is in the stream, and checks that each message is of the cluster that its subject names.
+func (h *hubReader) read() map[string][]published {
+	t := h.t
 	t.Helper()
-	nc, js := asUser(t, hub, "hub")
+	nc, js := asUser(t, h.hub, "hub")
 	defer nc.Close()
 	s, err := js.Stream(t.Context(), stream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, total := map[string][]published{}, s.CachedInfo().State.Msgs
-	if total == 0 {
-		return all
+	if h.all == nil {
+		h.all = map[string][]published{}
 	}
-	consumer, err := js.OrderedConsumer(t.Context(), stream, jetstream.OrderedConsumerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer messages.Stop()
-	for range total {
-		m, err := messages.Next()
+	for end := s.CachedInfo().State.LastSeq; h.last < end; {
+		m, err := s.GetMsg(t.Context(), h.last+1)
 		if err != nil {
 			t.Fatal(err)
 		}
+		h.last++
 		var p published
-		if err := json.Unmarshal(m.Data(), &p); err != nil {
+		if err := json.Unmarshal(m.Data, &p); err != nil {
 			t.Fatal(err)
 		}
-		cluster := strings.Split(m.Subject(), ".")[1]
-		if want := "/clusters/" + cluster; p.Source != want || p.ClusterUID != "uid-of-"+cluster {
-			t.Errorf("%s has an event of %s, uid %q", m.Subject(), p.Source, p.ClusterUID)
-		}
+		cluster := strings.Split(m.Subject, ".")[1]
 		if p.verb() == "heartbeat" {
 			var body struct {
 				Data struct{ Object struct{ Status heartbeat } }
 			}
-			if err := json.Unmarshal(m.Data(), &body); err != nil {
+			if err := json.Unmarshal(m.Data, &body); err != nil {
 				t.Fatal(err)
 			}
 			p.beat = body.Data.Object.Status
 		}
-		all[cluster] = append(all[cluster], p)
+		uid := "uid-of-" + cluster
+		if p.verb() == "heartbeat" && p.beat.Contact.IsZero() && p.ClusterUID == "" {
+			uid = "" // the API server was not asked yet
+		}
+		if want := "/clusters/" + cluster; p.Source != want || p.ClusterUID != uid {
+			t.Errorf("%s has an event of %s, uid %q", m.Subject, p.Source, p.ClusterUID)
+		}
+		h.all[cluster] = append(h.all[cluster], p)
 	}
-	return all
+	return h.all
 }
 
 // missing lists what of the agent's writes is not in the stream, or otherwise than it happened: each event
@@ -279,6 +301,7 @@ func TestFleet(t *testing.T) {
 		clusters = append(clusters, fmt.Sprintf("c%02d", i))
 	}
 	hub := newHub(t, clusters...)
+	reader := &hubReader{t: t, hub: hub}
 	var agents []*agent
 	var stops []func() error
 	for i, cluster := range clusters {
@@ -309,7 +332,7 @@ func TestFleet(t *testing.T) {
 		var problems []string
 		eventually(t, func() bool {
 			problems = nil
-			read := readHub(t, hub)
+			read := reader.read()
 			for _, a := range agents {
 				problems = append(problems, a.missing(read[a.cluster])...)
 			}
@@ -330,7 +353,7 @@ func TestFleet(t *testing.T) {
 	all(func(a *agent) { a.write(10) })
 	settled()
 	events, beats := 0, 0
-	for _, list := range readHub(t, hub) {
+	for _, list := range reader.read() {
 		for _, p := range list {
 			if p.verb() == "heartbeat" {
 				beats++
@@ -355,23 +378,25 @@ func TestFleetPermissions(t *testing.T) {
 		t.Setenv(user, "secret")
 	}
 	hub := startHub(t, natstest.Spec{Config: "../../examples/fleet/hub.conf"})
+	reader := &hubReader{t: t, hub: hub}
 	honest, liar := newAgent(t, hub, mine, mine, 1), newAgent(t, hub, mine, other, 2)
 	liar.write(1)
 	stopLiar := liar.run()
 	eventually(t, func() bool { return strings.Contains(strings.ToLower(liar.log.String()), "permissions violation") }, liar.log.String)
 	honest.write(1)
 	stop := honest.run()
-	eventually(t, func() bool { return len(readHub(t, hub)[mine]) > 0 }, honest.log.String)
+	arrived := func(p published) bool { return p.verb() != "heartbeat" }
+	eventually(t, func() bool { return slices.ContainsFunc(reader.read()[mine], arrived) }, honest.log.String)
 	if err := errors.Join(stop(), stopLiar()); err != nil {
 		t.Error(err)
 	}
-	for cluster, messages := range readHub(t, hub) {
+	for cluster, messages := range reader.read() {
 		if cluster != mine {
 			t.Errorf("%d messages of %s", len(messages), cluster)
 		}
 		var changes []published
 		for _, p := range messages {
-			if p.verb() != "heartbeat" {
+			if arrived(p) {
 				changes = append(changes, p)
 			}
 		}
