@@ -54,7 +54,7 @@ var (
 	harmless = strings.Fields(`apiVersion kind name path interval bucket region qps burst listen probes maxAge maxBytes maxLen dedupe master minFree env file
 		watches resources resource group version excludeResources include exclude selector labelSelector fieldSelector selectorSide
 		snapshot drop keep redact redactPresets onMissing events when onError changed sample labels maxSeries payload enrich per for sinks
-		format contentType maxEvents maxWait initial max poisonAttempts concurrency onOversize startFrom compress maxOpenFiles pretty
+		format contentType maxEvents maxWait initial max poisonAttempts heartbeat concurrency onOversize startFrom compress maxOpenFiles pretty
 		method timeout maxEventBytes accept serverName scopes subject subjects stream storage replicas duplicateWindow topic mode acks
 		takeOverAfter compression maxMessageBytes partitions mechanism timestamps index tombstones schema tables`)
 	addresses = []string{"url", "urls", "endpoint", "proxyURL", "tokenURL", "brokers"}

@@ -54,6 +54,8 @@ type Config struct {
 	Rate     Rate     // default no bound
 	Oversize Oversize // default OversizeDeadLetter
 
+	Heartbeat Heartbeat // default none
+
 	// Hold returns nil when a write may begin, or the context's error. nil: at any time.
 	Hold func(context.Context) error
 

@@ -22,8 +22,9 @@ type engine struct {
 	log     *journal
 	note    *note
 
-	circuit circuit
-	rate    rate
+	circuit  circuit
+	rate     rate
+	nextBeat time.Time // when a heartbeat is due
 	// onRequest is the worker's.
 	onRequest *atomic.Bool
 	lanes     []*lane
@@ -142,6 +143,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 // step does all work that is due. New batches are sent before the last ones are
 // acknowledged, to keep the sink busy.
 func (e *engine) step(now time.Time) error {
+	e.beat(now)
 	if !e.onRequest.Load() {
 		if err := e.dispatch(now); err != nil {
 			return err
@@ -251,6 +253,9 @@ func (e *engine) wake() (at time.Time, ok bool) {
 	}
 	if e.circuit.probing || e.onRequest.Load() {
 		return at, ok
+	}
+	if e.beats() {
+		sooner(e.nextBeat)
 	}
 	next := latest(e.circuit.until, e.rate.next())
 	limits := e.limits()

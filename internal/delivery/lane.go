@@ -56,6 +56,7 @@ type batch struct {
 	events  []*event.Event // of the entries
 	objects []*object      // of the entries, each in one run, if they came from detached objects; else empty
 	bytes   int
+	beat    bool // the event is a heartbeat, and there are no entries
 	ticket  ticket
 	number  int64  // among the writes of all lanes
 	hidden  uint64 // Config.Hidden when it was sent

@@ -15,19 +15,20 @@ import (
 type metrics struct {
 	group *prom.Group
 
-	types     map[event.Type]prometheus.Counter
-	delivery  prometheus.Histogram
-	batch     prometheus.Histogram
-	errors    *prometheus.CounterVec
-	letters   *prometheus.CounterVec
-	retries   prometheus.Counter
-	truncated prometheus.Counter
-	leftOut   prometheus.Counter
-	states    *prometheus.GaugeVec
-	blocked   prometheus.Gauge
-	stalled   prometheus.Gauge
-	limited   prometheus.Counter
-	onRequest prometheus.Gauge
+	types      map[event.Type]prometheus.Counter
+	delivery   prometheus.Histogram
+	batch      prometheus.Histogram
+	errors     *prometheus.CounterVec
+	letters    *prometheus.CounterVec
+	retries    prometheus.Counter
+	truncated  prometheus.Counter
+	leftOut    prometheus.Counter
+	states     *prometheus.GaugeVec
+	blocked    prometheus.Gauge
+	stalled    prometheus.Gauge
+	limited    prometheus.Counter
+	heartbeats prometheus.Counter
+	onRequest  prometheus.Gauge
 
 	state State // the one with value 1
 }
@@ -42,20 +43,21 @@ const (
 
 func newMetrics(cfg *Config) (*metrics, error) {
 	m := &metrics{
-		group:     prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
-		types:     map[event.Type]prometheus.Counter{},
-		delivery:  prom.Histogram("watcherd_sink_delivery_duration_seconds", "Duration of one write, failed ones included.", prometheus.ExponentialBuckets(0.0005, 4, 9)),
-		batch:     prom.Histogram("watcherd_sink_batch_events", "Events in one write.", prometheus.ExponentialBuckets(1, 4, 7)),
-		errors:    prom.CounterVec("watcherd_sink_errors_total", "Failed or partly failed writes by class: retry, poison, pause, panic, open (the sink could not be opened).", "class"),
-		letters:   prom.CounterVec("watcherd_sink_dead_letters_total", "Events that became dead letters, by reason.", "reason"),
-		retries:   prom.Counter("watcherd_sink_retries_total", "Events requeued after a failed write."),
-		truncated: prom.Counter("watcherd_sink_truncated_events_total", "Events truncated to the sink's size limit."),
-		leftOut:   prom.Counter("watcherd_sink_left_out_events_total", "Events that the sink's body expression leaves out: its value is null."),
-		states:    prom.GaugeVec("watcherd_sink_state", "1 for the current state of the sink.", "state"),
-		blocked:   prom.Gauge("watcherd_sink_blocked_events", "Events that wait for a retry, or behind an event of the same object that does."),
-		stalled:   prom.Gauge("watcherd_sink_stalled", "1 while reading is stopped because too many events wait behind failing objects."),
-		limited:   prom.Counter("watcherd_sink_rate_limit_waits_total", "Times that pending events began to wait for the sink's rateLimit."),
-		onRequest: prom.Gauge("watcherd_sink_paused_on_request", "1 while the sink is paused by 'watcherd sinks pause'."),
+		group:      prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
+		types:      map[event.Type]prometheus.Counter{},
+		delivery:   prom.Histogram("watcherd_sink_delivery_duration_seconds", "Duration of one write, failed ones included.", prometheus.ExponentialBuckets(0.0005, 4, 9)),
+		batch:      prom.Histogram("watcherd_sink_batch_events", "Events in one write.", prometheus.ExponentialBuckets(1, 4, 7)),
+		errors:     prom.CounterVec("watcherd_sink_errors_total", "Failed or partly failed writes by class: retry, poison, pause, panic, open (the sink could not be opened).", "class"),
+		letters:    prom.CounterVec("watcherd_sink_dead_letters_total", "Events that became dead letters, by reason.", "reason"),
+		retries:    prom.Counter("watcherd_sink_retries_total", "Events requeued after a failed write."),
+		truncated:  prom.Counter("watcherd_sink_truncated_events_total", "Events truncated to the sink's size limit."),
+		leftOut:    prom.Counter("watcherd_sink_left_out_events_total", "Events that the sink's body expression leaves out: its value is null."),
+		states:     prom.GaugeVec("watcherd_sink_state", "1 for the current state of the sink.", "state"),
+		blocked:    prom.Gauge("watcherd_sink_blocked_events", "Events that wait for a retry, or behind an event of the same object that does."),
+		stalled:    prom.Gauge("watcherd_sink_stalled", "1 while reading is stopped because too many events wait behind failing objects."),
+		limited:    prom.Counter("watcherd_sink_rate_limit_waits_total", "Times that pending events began to wait for the sink's rateLimit."),
+		heartbeats: prom.Counter("watcherd_sink_heartbeats_total", "Heartbeats that the sink accepted."),
+		onRequest:  prom.Gauge("watcherd_sink_paused_on_request", "1 while the sink is paused by 'watcherd sinks pause'."),
 	}
 	delivered := prom.CounterVec("watcherd_sink_events_delivered_total", "Events that the sink accepted, by type.", "type")
 	for _, t := range eventTypes {
@@ -73,7 +75,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, m.group.RegisterAll(
-		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.onRequest,
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.heartbeats, m.onRequest,
 		&queueCollector{
 			queue:  cfg.Queue,
 			length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),

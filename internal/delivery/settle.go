@@ -30,6 +30,10 @@ type failed struct {
 }
 
 func (e *engine) settle(b *batch, now time.Time) error {
+	if b.beat {
+		e.settleBeat(b)
+		return nil
+	}
 	l := b.lane
 	l.busy = false
 	e.inFlight--

@@ -122,6 +122,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Hold:         m.cfg.Hold,
 		Paused:       paused,
 		Oversize:     spec.OnOversize,
+		Heartbeat:    delivery.Heartbeat{Every: spec.Heartbeat, Make: func() *event.Event { return m.heartbeat(spec.Name, queue) }},
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,

@@ -155,6 +155,7 @@ func (k *compiler) sink(i int) Sink {
 		Retry:       delivery.Retry{Initial: c.Retry.Initial, Max: c.Retry.Max, PoisonAttempts: c.Retry.PoisonAttempts},
 		OnOversize:  delivery.Oversize(c.OnOversize),
 		StartFrom:   c.StartFrom,
+		Heartbeat:   c.Heartbeat,
 		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
 	}
 	if c.RateLimit != nil {
@@ -171,6 +172,9 @@ func (k *compiler) sink(i int) Sink {
 	if !ok {
 		k.fault(item("sinks", i), "unknown kind of sink %q", c.Kind)
 		return s
+	}
+	if takes, ok := settings.(sinks.HeartbeatTaker); c.Heartbeat > 0 && (!ok || !takes.TakesHeartbeats()) {
+		k.fault(item("sinks", i)+".heartbeat", "the sink takes no heartbeats: nats, webhook, and kafka with mode history do")
 	}
 	s.Config = settings
 	s.Delivery = settingsOf(settings.Defaults(), c)

@@ -56,6 +56,10 @@ func TestFaults(t *testing.T) {
 9:19: sinks[0].body: undeclared reference to 'evnt' (did you mean 'event'?)
 10:49: sinks[1].body: + cannot be applied to (ChangedBy, string)`,
 		},
+		"heartbeat": {
+			"watches: [{name: w, resources: [pods]}]\nsinks:\n- {name: s, console: {}, heartbeat: 1m}\n",
+			`5:37: sinks[0].heartbeat: the sink takes no heartbeats: nats, webhook, and kafka with mode history do`,
+		},
 		"metric": {
 			routes("metric:\n    name: m_total\n    labels:\n      a: metadata.nmae\n      b: |\n        metadata.name +\n          1"),
 			`11:18: routes[0].metric.labels.a: undefined field 'nmae'

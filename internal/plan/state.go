@@ -159,6 +159,7 @@ type Sink struct {
 	BatchMode  bool           // several events may go out as one message
 	Retry      delivery.Retry
 	Rate       delivery.Rate
+	Heartbeat  time.Duration // 0: none
 	OnOversize delivery.Oversize
 	StartFrom  string // StartLatest, StartSnapshot or StartEarliest
 

@@ -20,12 +20,15 @@ const (
 	Deleted Type = "deleted"
 	Sync    Type = "sync"
 	Gap     Type = "gap"
+	// Heartbeat is about watcherd itself: that a sink is delivering, and how far it is. It is in no
+	// log, and no route selects it.
+	Heartbeat Type = "heartbeat"
 )
 
 // CloudEvent is the CloudEvents type attribute.
 func (t Type) CloudEvent() string {
-	if t == Gap {
-		return "dev.watcherd.gap"
+	if t == Gap || t == Heartbeat {
+		return "dev.watcherd." + string(t)
 	}
 	return "dev.watcherd.resource." + string(t)
 }

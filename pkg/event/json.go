@@ -330,7 +330,7 @@ func Parse(data []byte) (*Event, error) {
 }
 
 func parseType(text string) (Type, bool) {
-	for _, t := range [...]Type{Added, Updated, Deleted, Sync, Gap} {
+	for _, t := range [...]Type{Added, Updated, Deleted, Sync, Gap, Heartbeat} {
 		if t.CloudEvent() == text {
 			return t, true
 		}

@@ -70,6 +70,11 @@ type Config interface {
 	Open(ctx context.Context, o Options) (Sink, error)
 }
 
+// HeartbeatTaker is implemented by the Config of a kind for whose receivers heartbeats are of use:
+// events of type [event.Heartbeat] among the others, of the object RESOURCE heartbeats.watcherd.dev and
+// named after the sink. Their sequences do not rise while there are no events.
+type HeartbeatTaker interface{ TakesHeartbeats() bool }
+
 // Kinds maps a kind's name, which is its key in the configuration, to a
 // constructor of its Config with all defaults set.
 type Kinds map[string]func() Config

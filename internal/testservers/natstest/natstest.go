@@ -52,9 +52,28 @@ type Spec struct {
 	Name, Dir      string
 	Port           int // of clients; -1: any
 	User, Password string
+	Users          []User // instead of User and Password
+	Config         string // a file with what is not given here
 	MaxPayload     int32
 	ClusterPort    int    // 0: no cluster
 	Routes         string // of the cluster
+}
+
+// User is a user with what it may publish and subscribe to; nil: everything.
+type User struct {
+	Name, Password     string
+	Publish, Subscribe []string
+}
+
+func (u *User) option() *server.User {
+	p := &server.Permissions{}
+	if u.Publish != nil {
+		p.Publish = &server.SubjectPermission{Allow: u.Publish}
+	}
+	if u.Subscribe != nil {
+		p.Subscribe = &server.SubjectPermission{Allow: u.Subscribe}
+	}
+	return &server.User{Username: u.Name, Password: u.Password, Permissions: p}
 }
 
 // runNode runs a server until its standard input ends, which it does with its parent.
@@ -63,9 +82,16 @@ func runNode(text string) error {
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
 		return err
 	}
-	o := &server.Options{
-		ServerName: n.Name, Host: "127.0.0.1", Port: n.Port, NoLog: true, NoSigs: true, JetStream: true, StoreDir: n.Dir,
-		Username: n.User, Password: n.Password, MaxPayload: n.MaxPayload,
+	o := &server.Options{}
+	if n.Config != "" {
+		if err := o.ProcessConfigFile(n.Config); err != nil {
+			return err
+		}
+	}
+	o.ServerName, o.Host, o.Port, o.NoLog, o.NoSigs, o.JetStream, o.StoreDir = n.Name, "127.0.0.1", n.Port, true, true, true, n.Dir
+	o.Username, o.Password, o.MaxPayload = n.User, n.Password, n.MaxPayload
+	for i := range n.Users {
+		o.Users = append(o.Users, n.Users[i].option())
 	}
 	if n.ClusterPort != 0 {
 		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.ClusterPort}

@@ -151,6 +151,9 @@ func (j *JetStream) validate() error {
 }
 
 // Defaults are the delivery settings for NATS: batches whose publishes are under
+// TakesHeartbeats implements sinks.HeartbeatTaker.
+func (*Config) TakesHeartbeats() bool { return true }
+
 // way together, on one connection.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 256, MaxBytes: 4 << 20, Concurrency: 1}

@@ -241,6 +241,9 @@ func validateURL(path, text string, query bool) error {
 }
 
 // Defaults are the delivery settings for webhooks: an event a request, four
+// TakesHeartbeats implements sinks.HeartbeatTaker.
+func (*Config) TakesHeartbeats() bool { return true }
+
 // requests at once.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 1, MaxBytes: 1 << 20, Concurrency: 4}

@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+// TestFeeds has two feeds share the resources that one process watches, too, and kills each of them in a
+// stream of random writes: what the two deliver together is what the one delivers, event by event.
+func TestFeeds(t *testing.T) {
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	w := newClient(t, c, ns)
+	const all = "[configmaps, pods, deployments.apps, widgets.example.com]"
+	whole := newDaemon(t, c.Kubeconfig, feedConfig(ns))
+	halves := map[string][]kind{"core": kinds[:2], "groups": kinds[2:]}
+	feeds := map[string]*daemon{}
+	for name, resources := range map[string]string{"core": "[configmaps, pods]", "groups": "[deployments.apps, widgets.example.com]"} {
+		config := strings.Replace(feedConfig(ns), all, resources, 1)
+		feeds[name] = newDaemon(t, c.Kubeconfig, config+"feed: {name: "+name+"}\n")
+	}
+	// What exists is listed by all three: nothing is written until each has it.
+	for _, k := range kinds {
+		if _, err := w.create(t.Context(), k, "first"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func(d *daemon, objects int) {
+		d.start()
+		count := func() int { return len(readEvents(t, d.path("events"))) }
+		eventually(t, func() bool { return count() == objects }, func() string { return fmt.Sprintf("%d of %d objects listed", count(), objects) })
+	}
+	listed(whole, len(kinds))
+	for name, d := range feeds {
+		listed(d, len(halves[name]))
+	}
+
+	writers := w.sustain(2, 60, 0)
+	rng := rand.New(rand.NewPCG(11, 11))
+	for range 3 {
+		for _, d := range feeds {
+			pause(t, time.Duration(rng.Int64N(int64(time.Second))))
+			d.kill()
+			pause(t, time.Duration(rng.Int64N(int64(300*time.Millisecond))))
+			d.start()
+		}
+	}
+	if err := writers(); err != nil {
+		t.Fatal(err)
+	}
+	var union []got
+	w.settleAll(whole.path("events"), kinds...)
+	for name, d := range feeds {
+		w.settleAll(d.path("events"), halves[name]...)
+		d.stop()
+		events := distinct(readEvents(t, d.path("events")))
+		for _, g := range events {
+			if want := "/clusters/e2e/feeds/" + name; g.Source != want {
+				t.Fatalf("source %s of the feed %s, want %s", g.Source, name, want)
+			}
+		}
+		union = append(union, events...)
+	}
+	w.settleAll(whole.path("events"), kinds...)
+	whole.stop()
+	one := distinct(readEvents(t, whole.path("events")))
+	report(t, differences(one, union))
+	checkExact(t, w.history, one)
+	t.Logf("%d writes, %d events of one process, %d of two feeds", w.history.count(), len(one), len(union))
+}
+
+// differences compares two feeds, object path by object path: the ids and types in their order.
+func differences(one, other []got) (problems []string) {
+	bySubject := func(events []got) map[string]string {
+		m := map[string]string{}
+		for _, g := range events {
+			m[g.Subject] += g.Type + " " + g.ID + " " + g.Data.ResourceVersion + "\n"
+		}
+		return m
+	}
+	want, have := bySubject(one), bySubject(other)
+	for subject, events := range want {
+		if have[subject] != events {
+			problems = append(problems, fmt.Sprintf("%s: one feed has\n%sthe other\n%s", subject, events, have[subject]))
+		}
+		delete(have, subject)
+	}
+	for subject, events := range have {
+		problems = append(problems, fmt.Sprintf("%s: only the other feed has\n%s", subject, events))
+	}
+	return problems
+}
