@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -58,21 +60,21 @@ func (f *adminFlags) client() (*client.Client, error) {
 		return client.NewLocal(f.local), nil
 	}
 	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
-	st, err := f.state()
+	settings, err := f.settings()
 	if err != nil {
 		return nil, err
 	}
-	if st != nil {
+	if settings != nil {
 		if base == "" {
-			if st.Admin.Listen == "" {
+			if settings.Listen == "" {
 				return nil, fmt.Errorf("%s has no admin listener (admin.listen is empty), so its daemon cannot be asked", f.config)
 			}
-			if base, err = urlOf(st.Admin.Listen, st.Admin.CertFile != ""); err != nil {
+			if base, err = urlOf(settings.Listen, settings.TLS != nil); err != nil {
 				return nil, err
 			}
 		}
-		if f.tokenFile == "" {
-			read, command := st.Admin.ReadTokenFile, st.Admin.CommandTokenFile
+		if f.tokenFile == "" && settings.Auth != nil {
+			read, command := settings.Auth.ReadTokenFile, settings.Auth.CommandTokenFile
 			tokens = client.Tokens{ReadFile: cmp.Or(read, command), CommandFile: cmp.Or(command, read)}
 		}
 	}
@@ -94,20 +96,31 @@ func (f *adminFlags) client() (*client.Client, error) {
 	return client.New(base, tokens, tlsConfig), nil
 }
 
-// state is the daemon's configuration: that of --config, or ./watcherd.yaml, which is what
-// run takes. Nil without either. A file that was not asked for and that is not valid, or
-// has no admin listener, does not count: the daemon may run another one.
-func (f *adminFlags) state() (*watcherd.State, error) {
-	if f.config != "" {
-		return watcherd.Load(f.config, kinds.Builtin())
-	}
-	if f.url != "" {
+// settings are those of the admin listener in the daemon's configuration: that of --config, or
+// ./watcherd.yaml, which is what run takes. Nil without either. A file that is not valid counts
+// if its errors are elsewhere: the daemon runs what the file was before, or has kinds of sinks that
+// this program does not know. A file that was not asked for and that does not have a listener
+// does not count: the daemon may run another one.
+func (f *adminFlags) settings() (*config.Admin, error) {
+	if f.config == "" && f.url != "" {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	if st, err := watcherd.Load(defaultConfig, kinds.Builtin()); err == nil && st.Admin.Listen != "" {
-		return st, nil
+	cfg, err := config.Load(cmp.Or(f.config, defaultConfig), watcherd.Blocks(kinds.Builtin()))
+	if found, ok := errors.AsType[*config.Errors](err); ok && found.Partial() != nil && !slices.ContainsFunc(found.List, aboutAdmin) {
+		cfg, err = found.Partial(), nil
 	}
-	return nil, nil //nolint:nilnil // there is none
+	switch {
+	case f.config == "" && (err != nil || cfg.Admin.Listen == ""):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		_, err = watcherd.Load(f.config, kinds.Builtin()) // its error is that of run
+		return nil, err
+	}
+	return &cfg.Admin, nil
+}
+
+func aboutAdmin(e *config.Error) bool {
+	return e.Path == "admin" || strings.HasPrefix(e.Path, "admin.")
 }
 
 // get reads an answer of the daemon.

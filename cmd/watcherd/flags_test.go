@@ -95,6 +95,11 @@ func TestDaemonOfTheFolder(t *testing.T) {
 		{name: "its listener", file: head + "admin: {listen: \"127.0.0.1:28600\"}\n", want: "http://127.0.0.1:28600"},
 		{name: "a flag names another", file: head + "admin: {listen: \"127.0.0.1:28600\"}\n", flags: adminFlags{url: "http://127.0.0.1:1"}, want: "http://127.0.0.1:1"},
 		{name: "not valid", file: head + "nonsense: 1\n", want: defaultAdmin},
+		{name: "not valid elsewhere", file: head + "admin: {listen: \"127.0.0.1:28600\"}\nnonsense: 1\n", want: "http://127.0.0.1:28600"},
+		{name: "an unknown kind of sink", file: strings.Replace(head, "stdout", "opensearch", 1) + "admin: {listen: \"127.0.0.1:28600\"}\n", want: "http://127.0.0.1:28600"},
+		{name: "named and not valid elsewhere", file: head + "admin: {listen: \"127.0.0.1:28600\"}\nnonsense: 1\n", flags: adminFlags{config: defaultConfig}, want: "http://127.0.0.1:28600"},
+		{name: "not valid there", file: head + "admin: {listen: \"127.0.0.1:28600\", nonsense: 1}\n", want: defaultAdmin},
+		{name: "an expression that is not one", file: head + "admin: {listen: \"127.0.0.1:28600\"}\nroutes: [{name: r, when: \"(\", sinks: [s]}]\n", want: "http://127.0.0.1:28600"},
 		{name: "no listener", file: head + "admin: {listen: \"\"}\n", want: defaultAdmin},
 	} {
 		if err := os.RemoveAll(defaultConfig); err != nil {

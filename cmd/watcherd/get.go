@@ -17,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -101,7 +102,7 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if o.store.dir != "" && o.at == "" {
 		return &usageError{errors.New("--store needs --at: the time of the states to show")}
 	}
-	if _, err := labels.Parse(o.selector); err != nil {
+	if _, err := selector.ParseLabels(o.selector); err != nil {
 		return &usageError{fmt.Errorf("-l: %w", err)}
 	}
 	list, err := targets(args)
@@ -250,7 +251,7 @@ func (g *getter) follow(w *wanted) error {
 	if err := g.client.Get(g.cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 		return err
 	}
-	selector, err := labels.Parse(g.selector)
+	wanted, err := labels.Parse(g.selector)
 	if err != nil {
 		return err
 	}
@@ -261,7 +262,7 @@ func (g *getter) follow(w *wanted) error {
 			return err
 		}
 		key := o.Namespace + "/" + o.Name
-		if !selector.Matches(labels.Set(o.Labels)) || o.ResourceVersion != "" && printed[key] == o.ResourceVersion {
+		if !wanted.Matches(labels.Set(o.Labels)) || o.ResourceVersion != "" && printed[key] == o.ResourceVersion {
 			return nil
 		}
 		printed[key] = o.ResourceVersion

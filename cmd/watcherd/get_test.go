@@ -124,3 +124,19 @@ func TestStructuredOutput(t *testing.T) {
 		t.Errorf("got %s", out.String())
 	}
 }
+
+// TestTableOverFlushes: rows that follow later, as those of get --watch, stand below the columns.
+func TestTableOverFlushes(t *testing.T) {
+	var out bytes.Buffer
+	table := newTable(&out, "NAMESPACE", "NAME", "NOTE")
+	for _, row := range [][]string{{"shop", "a-long-name", "x"}, {"shop", "b", ""}, {"ü", "c", "y"}} {
+		table.row(row...)
+		if err := table.flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "NAMESPACE   NAME          NOTE\nshop        a-long-name   x\nshop        b\nü           c             y\n"
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", &out, want)
+	}
+}

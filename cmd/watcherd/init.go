@@ -58,7 +58,11 @@ func newInitCommand() *cobra.Command {
 			if err = errors.Join(err, f.Close()); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is written; next: watcherd validate --server --config %s, then watcherd run --config %s\n", file, file, file)
+			config := ""
+			if file != defaultConfig {
+				config = " --config " + file
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is written; next: watcherd validate --server%s, then watcherd run%s\n", file, config, config)
 			return err
 		},
 	}
@@ -72,8 +76,8 @@ var starters = []struct {
 	resources     []string
 }{
 	{"workloads", "Workloads.", []string{"deployments.apps", "statefulsets.apps", "daemonsets.apps", "cronjobs.batch", "pods"}},
-	{"network", "The way to them.", []string{"services", "ingresses.networking.k8s.io", "httproutes.gateway.networking.k8s.io", "gateways.gateway.networking.k8s.io"}},
-	{"settings", "What they are given. Values of Secrets are redacted: a hash shows that one changed.", []string{"configmaps", "secrets"}},
+	{"network", "Services and routes to them.", []string{"services", "ingresses.networking.k8s.io", "httproutes.gateway.networking.k8s.io", "gateways.gateway.networking.k8s.io"}},
+	{"settings", "Configuration. Values of Secrets are redacted: a hash shows that one changed.", []string{"configmaps", "secrets"}},
 }
 
 // starter is a configuration for the resources that a cluster serves.
@@ -116,7 +120,7 @@ watches:
 		}
 	}
 	b.WriteString(`
-# What goes where. An update counts only if one of these fields changed, and is described in one line.
+# Which changes go to which sink. "meaningful" leaves out updates that controllers make by themselves.
 routes:
 - name: changes
   events: [added, updated, deleted]

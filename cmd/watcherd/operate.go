@@ -33,7 +33,7 @@ func newSinksCommand() *cobra.Command {
 			"Pause ends deliveries to a sink until it is resumed, also over restarts and reloads. Writes in flight finish, and\n"+
 				"the backlog is kept. Other sinks are not affected.", "sink %s is paused\n"),
 		newSinkActCommand(&flags, "resume", "Resume a sink that is paused, and try one that is backing off now",
-			"Resume ends a pause and makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is tried now\n"),
+			"Resume ends a pause and makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is resumed\n"),
 		newSinkSkipCommand(&flags),
 		newSinkActCommand(&flags, "purge", "Delete the backlog and dead letters of a removed sink",
 			"Purge deletes the backlog and the dead letters that are kept for a sink which was removed from the configuration.\n"+

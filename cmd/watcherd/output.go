@@ -26,6 +26,7 @@ import (
 type table struct {
 	w      *tabwriter.Writer
 	prefix string
+	widths []int // of the columns so far: rows after a flush are below those before it
 }
 
 func newTable(w io.Writer, header ...string) *table {
@@ -39,9 +40,17 @@ func (t *table) row(cells ...string) {
 		if cells[i] = clean(cells[i]); cells[i] == "" && i < len(cells)-1 {
 			cells[i] = "-"
 		}
+		if i == len(t.widths) {
+			t.widths = append(t.widths, 0)
+		}
+		width := utf8.RuneCountInString(cells[i])
+		t.widths[i] = max(t.widths[i], width)
+		if i < len(cells)-1 {
+			cells[i] += strings.Repeat(" ", t.widths[i]-width)
+		}
 	}
 	// A write error shows at flush.
-	_, _ = fmt.Fprintln(t.w, t.prefix+strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	_, _ = fmt.Fprintln(t.w, t.prefix+strings.TrimRight(strings.Join(cells, "\t"), "\t "))
 }
 
 func (t *table) flush() error { return t.w.Flush() }

@@ -156,9 +156,35 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 		if err := os.WriteFile(*file, text, 0o600); err != nil {
 			return err
 		}
-		return do(cmd, nil)
+		r := strings.NewReplacer(*file, "stdin", display(*file), "stdin")
+		cmd.SetOut(&renaming{cmd.OutOrStdout(), r})
+		if err := do(cmd, nil); err != nil {
+			return &renamedError{err, r}
+		}
+		return nil
 	}
 }
+
+// renaming and renamedError have the name of standard input in place of that of its copy.
+type renaming struct {
+	io.Writer
+	names *strings.Replacer
+}
+
+func (w *renaming) Write(p []byte) (int, error) {
+	if _, err := w.names.WriteString(w.Writer, string(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+type renamedError struct {
+	error
+	names *strings.Replacer
+}
+
+func (e *renamedError) Error() string { return e.names.Replace(e.error.Error()) }
+func (e *renamedError) Unwrap() error { return e.error }
 
 // checkArgs makes a wrong number of positional arguments a usage error. A command without
 // a check of its own takes none.
@@ -169,6 +195,9 @@ func checkArgs(c *cobra.Command) {
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
+			if strings.Contains(err.Error(), " arg(s), ") { // the words of cobra
+				err = fmt.Errorf("usage: %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+			}
 			return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 		}
 		return nil
@@ -221,13 +250,17 @@ func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	resources := strings.Split(strings.Join(args, ","), ",")
+	if err := checkServed(cmd.Context(), rest, resources); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "watcherd-watch-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	watch := map[string]any{
-		"name": "live", "resources": strings.Split(strings.Join(args, ","), ","), "snapshot": config.SnapshotNever, "history": false,
+		"name": "live", "resources": resources, "snapshot": config.SnapshotNever, "history": false,
 		"onMissing": config.MissingFail, "labelSelector": o.labelSelector, "fieldSelector": o.fieldSelector,
 	}
 	if o.present {

@@ -66,7 +66,11 @@ func newValidateCommand() *cobra.Command {
 			for _, w := range found {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)
 			}
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s\n", display(file), plural(len(st.Watches), "watch"), plural(len(st.Sinks), "sink")); err != nil {
+			parts := []string{plural(len(st.Watches), "watch"), plural(len(st.Sinks), "sink")}
+			if n := len(c.Routes); n > 0 {
+				parts = slices.Insert(parts, 1, plural(n, "route"))
+			}
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s\n", display(file), strings.Join(parts, ", ")); err != nil {
 				return err
 			}
 			if diff {

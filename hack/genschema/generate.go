@@ -6,9 +6,11 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/invopop/jsonschema"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -53,8 +55,44 @@ func generate(root string) ([]byte, error) {
 		addDefaults(s.Definitions, reflect.ValueOf(v))
 	}
 	eitherForm(s.Definitions)
+	for _, def := range s.Definitions {
+		nameKeys(def)
+	}
 	out, err := json.MarshalIndent(s, "", "  ")
 	return append(out, '\n'), err
+}
+
+var capitalized = regexp.MustCompile(`[A-Z][A-Za-z0-9]*`)
+
+// nameKeys writes keys of a block, which comments in Go name as fields, as the file has them: each
+// within a sentence, each in camel case, and the subject of a comment that describes what it does.
+func nameKeys(def *jsonschema.Schema) {
+	if def.Properties == nil {
+		return
+	}
+	keys := map[string]string{}
+	for p := def.Properties.Oldest(); p != nil; p = p.Next() {
+		keys[strings.ToLower(p.Key)] = p.Key
+	}
+	for p := def.Properties.Oldest(); p != nil; p = p.Next() {
+		text, end := p.Value.Description, 0
+		var b strings.Builder
+		for _, at := range capitalized.FindAllStringIndex(text, -1) {
+			word, before, after := text[at[0]:at[1]], text[:at[0]], text[at[1]:]
+			key, ok := keys[strings.ToLower(word)]
+			acronym, camel := strings.ToUpper(word) == word, strings.ContainsFunc(word[1:], unicode.IsUpper)
+			verb, _, _ := strings.Cut(strings.TrimPrefix(after, " "), " ")
+			within := before != "" && !strings.HasSuffix(before, ". ") && !strings.HasSuffix(before, ": ") && strings.HasSuffix(before, " ")
+			subject := before == "" && key == p.Key && (strings.HasSuffix(verb, "s") || strings.HasSuffix(verb, "s."))
+			quoted := strings.Count(before, "`")%2 == 1
+			if !ok || quoted || !subject && (acronym || !camel && !within) {
+				continue
+			}
+			b.WriteString(text[end:at[0]] + "`" + key + "`")
+			end = at[1]
+		}
+		p.Value.Description = b.String() + text[end:]
+	}
 }
 
 // addComments reads the comments of one package.

@@ -171,6 +171,16 @@ func (m *Manager) prepareRouter(r *route.Router) {
 	})
 }
 
+// prepareFilters makes it logged, once for each watch, that it selects none of many objects.
+func (m *Manager) prepareFilters(watches []plan.Watch) {
+	for i := range watches {
+		w := &watches[i]
+		w.Filter.OnNone(func(objects uint64) {
+			m.log.Warn("a watch has selected none of its objects so far; a selector or a namespace may be wrong", "watch", w.Name, "objects", objects)
+		})
+	}
+}
+
 // reconcile follows a change of what the cluster serves, under the same state. When
 // the resources become known for the first time the start is completed: what cannot
 // work then ends Run, as it would have ended the start.
@@ -418,6 +428,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 				m.adoptEdits(a.edits)
 			}
 			m.prepareRouter(a.state.Router)
+			m.prepareFilters(a.state.Watches)
 			b.Adopt(a.state.Router)
 			m.setState(a.state)
 			for _, j := range m.farewells { // they begin again, by the watches of the new state

@@ -159,6 +159,9 @@ func (r *Reader) Status() status.Pipeline {
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
 		w.Warnings = append(slices.Sorted(slices.Values(now.Warnings[w.Name])), unmatched(w.Sources)...)
+		if n := st.Watches[i].Filter.None(); n > 0 {
+			w.Warnings = append(w.Warnings, fmt.Sprintf("its selectors and namespaces selected none of %d objects", n))
+		}
 		p.Watches = append(p.Watches, w)
 	}
 	p.Routes = routeStatuses(st, r.cfg.Edits())

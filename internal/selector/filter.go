@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,6 +32,28 @@ type Filter struct {
 	labels            labels.Selector // nil: any labels
 	fields            []fieldRule
 	buffers           sync.Pool // of *[]byte, for inflating
+
+	judged   atomic.Uint64 // objects
+	selected atomic.Bool   // any of them
+	onNone   atomic.Pointer[func(objects uint64)]
+}
+
+// Enough is the number of objects after which it is suspicious that a filter selects none.
+const Enough = 100
+
+// OnNone sets the function that is called once Enough objects were judged and none is selected.
+func (f *Filter) OnNone(g func(objects uint64)) {
+	if f != nil {
+		f.onNone.Store(&g)
+	}
+}
+
+// None is the number of objects that were judged if it is Enough and none of them is selected, else 0.
+func (f *Filter) None() uint64 {
+	if f == nil || f.selected.Load() || f.judged.Load() < Enough {
+		return 0
+	}
+	return f.judged.Load()
 }
 
 // NewFilter compiles the rules. It returns a *field.Error for every fault, joined. Its
@@ -97,6 +120,19 @@ func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, 
 	if f == nil {
 		return true
 	}
+	ok := f.match(o, nsLabels)
+	if ok && !f.selected.Load() {
+		f.selected.Store(true)
+	}
+	if f.judged.Add(1) == Enough && !f.selected.Load() {
+		if g := f.onNone.Load(); g != nil {
+			(*g)(Enough)
+		}
+	}
+	return ok
+}
+
+func (f *Filter) match(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if !f.MatchNamespace(o, nsLabels) {
 		return false
 	}
