@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
@@ -127,7 +128,11 @@ func (t *target) object() string {
 }
 
 func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request, gv schema.GroupVersion, parts []string) error {
-	if parts[0] == "watch" || r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
+	watch, values := parts[0] == "watch", r.URL.Query()["watch"]
+	if !watch {
+		_ = runtime.Convert_Slice_string_To_bool(&values, &watch, nil) // as the API server reads it; all texts are valid
+	}
+	if watch {
 		return unsupported("a time in the past has nothing to watch: list or get")
 	}
 	t := &target{}

@@ -146,6 +146,9 @@ func TestAnswers(t *testing.T) {
 		"/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Da":               {`"name":"b"`},
 		"/api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%21%3Dn":                {`"items":[],`},
 		"/api/v1/namespaces/ns/pods?watch=true":                                        {`"code":405`, `nothing to watch`},
+		"/api/v1/namespaces/ns/pods?watch=True":                                        {`"code":405`}, // of Python's client
+		"/api/v1/namespaces/ns/pods?watch":                                             {`"code":405`},
+		"/api/v1/namespaces/ns/pods?watch=False":                                       {`"name":"c"`},
 		"/api/v1/watch/pods":                                                           {`"code":405`},
 		"/api/v1/namespaces/ns/pods/a/log":                                             {`"code":404`, "subresources"},
 		"/api/v1/pods/a":                                                               {`"code":404`},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -128,8 +129,8 @@ func (s *Store) ScanStateAfter(partition, prefix, after string, f func(key strin
 	}
 	lower, upper := layout.StateRange(p.id, prefix)
 	name := len(lower) - len(prefix)
-	if after != "" {
-		lower = append(layout.AppendStateKey(nil, p.id, after), 0)
+	if next := append(layout.AppendStateKey(nil, p.id, after), 0); after != "" && bytes.Compare(next, lower) > 0 {
+		lower = next
 	}
 	return s.scanReadable("ledger partition "+partition, lower, upper, func(key, value []byte) error {
 		return f(string(key[name:]), value)

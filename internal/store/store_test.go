@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -293,4 +294,30 @@ func TestEnqueue(t *testing.T) {
 // always selects every record, with flags.
 func always(flags uint32) Selector {
 	return func(*Item) (Selected, bool, error) { return Selected{Flags: flags}, true, nil }
+}
+
+// TestStatesAfterAKey: a part of a scan has only keys of its prefix, wherever it begins.
+func TestStatesAfterAKey(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	b := s.NewBatch()
+	for _, key := range []string{"a/1", "a/2", "b/1", "b/2", "c/1"} {
+		b.PutState("pods", key, []byte(key))
+	}
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ prefix, after, want string }{
+		{"b/", "", "b/1 b/2"}, {"b/", "b/1", "b/2"}, {"b/", "b/2", ""}, {"b/", "a/1", "b/1 b/2"}, {"b/", "c/0", ""}, {"", "a/2", "b/1 b/2 c/1"},
+	} {
+		var got []string
+		if err := s.ScanStateAfter("pods", tc.prefix, tc.after, func(key string, _ []byte) error {
+			got = append(got, key)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(got, " "); text != tc.want {
+			t.Errorf("%q after %q: got %q, want %q", tc.prefix, tc.after, text, tc.want)
+		}
+	}
 }
