@@ -224,7 +224,13 @@ const StreamFrame = "frame"
 
 const (
 	frameInterval = 100 * time.Millisecond // between two frames, at least
+	busyInterval  = 250 * time.Millisecond // after one that has not a row for each event
 	frameRows     = 50
+
+	// rowRate is how many rows a second a stream sends in the long run, beside fewRows in each
+	// frame at least. Rows are most of its work, and no reader reads more.
+	rowRate = 100
+	fewRows = 10
 )
 
 // Frame is what was recorded since the frame before, for a reader that shows it: exact counts,
@@ -234,7 +240,7 @@ type Frame struct {
 	Counts     map[event.Type]int `json:"counts"`
 	Noise      int                `json:"noise"`                // of Total: status changes and the like, which with noise=false have no rows
 	Unreadable int                `json:"unreadable,omitempty"` // records without a headline, which are not in Total
-	Rows       []FrameRow         `json:"rows"`                 // at most 50, the oldest first
+	Rows       []FrameRow         `json:"rows"`                 // at most 50, and about 100 a second, the oldest first
 
 	newest []uint64 // sequences of the last that were counted
 }
@@ -269,9 +275,10 @@ func (f *Frame) add(row *headline.Row, q *streamQuery) {
 	f.newest = append(f.newest, row.Sequence)
 }
 
-// show reads the newest events that were counted. Of one that is gone, or cannot be read, there is no row.
-func (f *Frame) show(log Log) error {
-	for _, sequence := range f.newest[max(len(f.newest)-frameRows, 0):] {
+// show reads the newest events that were counted, at most as many as rows. Of one that is gone, or
+// cannot be read, there is no row.
+func (f *Frame) show(log Log, rows int) error {
+	for _, sequence := range f.newest[max(len(f.newest)-rows, 0):] {
 		e, routes, err := log.Event(sequence)
 		if err != nil {
 			return err
@@ -295,8 +302,15 @@ func (f *Frame) show(log Log) error {
 func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 	beat := time.NewTimer(heartbeat)
 	defer beat.Stop()
+	credit, last := float64(rowRate), time.Now() // rows that may be sent
 	for st.err == nil && ctx.Err() == nil {
 		f, end, err := q.frame(ctx, log)
+		if err == nil {
+			now := time.Now()
+			credit, last = min(credit+now.Sub(last).Seconds()*rowRate, rowRate), now
+			err = f.show(log, max(min(int(credit), frameRows), fewRows))
+			credit -= float64(len(f.Rows))
+		}
 		if err != nil {
 			st.send(0, StreamEnd, marshal(map[string]any{"reason": err.Error()}))
 			st.flush()
@@ -315,11 +329,15 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 		if end && !q.follow || q.limit < 0 {
 			return
 		}
-		interval := time.NewTimer(frameInterval)
+		interval := frameInterval
+		if len(f.newest) > len(f.Rows) {
+			interval = busyInterval
+		}
+		next := time.NewTimer(interval)
 		select {
-		case <-interval.C:
+		case <-next.C:
 		case <-ctx.Done():
-			interval.Stop()
+			next.Stop()
 		}
 		if end {
 			st.wait(ctx, log, q.after, beat)
@@ -350,7 +368,7 @@ func (q *streamQuery) frame(ctx context.Context, log Log) (f *Frame, end bool, e
 			q.limit = -1
 		}
 	}
-	return f, end, f.show(log)
+	return f, end, nil
 }
 
 // count counts by headlines, a fraction of the work of reading records, while there are more.

@@ -143,7 +143,7 @@ func TestBusyLog(t *testing.T) {
 			defer cancel()
 			w := httptest.NewRecorder()
 			st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
-			st.run(ctx, busyLog{begin: time.Now()}, &streamQuery{follow: true, frames: frames, name: "other"})
+			st.run(ctx, busyLog{begin: time.Now(), rate: 1}, &streamQuery{follow: true, frames: frames, name: "other"})
 			beats := strings.Split(strings.TrimSpace(w.Body.String()), "\n\n")
 			if len(beats) < 4 || beats[len(beats)-1] < "id: 44" {
 				t.Errorf("frames %t: the reader has %q", frames, beats)
@@ -152,13 +152,50 @@ func TestBusyLog(t *testing.T) {
 	}
 }
 
-// busyLog has an event more each second.
+// TestFramesOfABusyLog: a reader gets all counts, and no more rows than it can read.
+func TestFramesOfABusyLog(t *testing.T) {
+	for rate, want := range map[time.Duration][2]int{1000: {6000, 6200}, 50: {2990, 3000}} {
+		synctest.Test(t, func(t *testing.T) {
+			m, err := newMetrics(prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			w := httptest.NewRecorder()
+			st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
+			st.run(ctx, busyLog{begin: time.Now(), rate: rate}, &streamQuery{follow: true, frames: true})
+			total, rows, last := 0, 0, uint64(0)
+			for part := range strings.SplitSeq(w.Body.String(), "\n\n") {
+				if _, data, ok := strings.Cut(part, "\ndata: "); ok {
+					var f Frame
+					if err := json.Unmarshal([]byte(data), &f); err != nil {
+						t.Fatal(err)
+					}
+					total, rows, last = total+f.Total, rows+len(f.Rows), f.Rows[len(f.Rows)-1].Sequence
+				}
+			}
+			if total != int(last) || total < int(rate)*59 || rows < want[0] || rows > want[1] {
+				t.Errorf("%d a second: %d rows of %d changes up to %d, want from %d to %d", rate, rows, total, last, want[0], want[1])
+			}
+		})
+	}
+}
+
+// busyLog has so many events more each second.
 type busyLog struct {
 	*fixture
 	begin time.Time
+	rate  time.Duration
 }
 
-func (l busyLog) last() uint64 { return uint64(time.Since(l.begin) / time.Second) }
+func (l busyLog) last() uint64 { return uint64(time.Since(l.begin) * l.rate / time.Second) }
+
+func (l busyLog) Event(sequence uint64) (*event.Event, []string, error) {
+	e := change(event.Updated, "a", "n")
+	e.Sequence = sequence
+	return &e, nil, nil
+}
 
 func (l busyLog) Bounds() (first, last uint64) { return 1, l.last() }
 
@@ -215,7 +252,7 @@ func TestFeed(t *testing.T) {
 			for _, n := range frame.Counts {
 				counted += n
 			}
-			if len(frame.Rows) > frameRows || len(frame.Rows) < min(frame.Total, frameRows) {
+			if len(frame.Rows) > frameRows || len(frame.Rows) < min(frame.Total, fewRows) {
 				t.Errorf("%d rows of %d", len(frame.Rows), frame.Total)
 			}
 			for _, row := range frame.Rows {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -135,6 +136,23 @@ const watchFrames = `void (() => {
 	new PerformanceObserver((l) => { for (const e of l.getEntries()) m.blocked += e.duration; }).observe({ type: "longtask" });
 })()`
 
+// work is the CPU time of the page's main thread, by what it was for.
+func (p *tab) work() map[string]float64 {
+	p.t.Helper()
+	if _, err := chromedp.Call(p.ctx, performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"}); err != nil {
+		p.t.Fatal(err)
+	}
+	metrics, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, m := range metrics.Metrics {
+		all[m.Name] = m.Value
+	}
+	return all
+}
+
 // TestLoad shows 10,000 changes a second for a minute, or with WATCHERD_SOAK=1 for an hour: the
 // counts are exact, and what the page keeps is bounded. The figures of bench/UI.md are in its
 // output.
@@ -171,7 +189,9 @@ func TestLoad(t *testing.T) {
 	paint := eval[float64](p, `performance.getEntriesByName("first-contentful-paint")[0].startTime`)
 	p.sees(".row:first-child", "Pod")
 	eval[chromedp.Void](p, watchFrames)
+	before := p.work()
 	shown := run(seconds)
+	after := p.work()
 	p.sees(".counts", fmt.Sprintf(`^%s changes since`, grouped(seconds*loadRate)))
 
 	type figures struct {
@@ -201,9 +221,13 @@ func TestLoad(t *testing.T) {
 	if heap.UsedSize > maxHeap || rows > 200 {
 		t.Errorf("the page has %.1f MB and %d rows", heap.UsedSize/1e6, rows)
 	}
+	main := ""
+	for _, what := range []string{"Task", "Script", "RecalcStyle", "Layout"} {
+		main += fmt.Sprintf("%s %.1f %% ", what, (after[what+"Duration"]-before[what+"Duration"])/(after["Timestamp"]-before["Timestamp"])*100)
+	}
 	each := float64(shown)/float64(seconds*loadRate) - float64(alone)/float64(10*loadRate) // ns a change
-	t.Logf("%d changes in %.0f s: first paint %.0f ms, %d frames, the 99th of a hundred %d ms, blocked %.1f %%, heap %.1f MB, the daemon %.1f %% of a core for the stream (%.0f %% in all)",
-		seconds*loadRate, total/1000, paint, frames, p99, 100*m.Blocked/total, heap.UsedSize/1e6, each*loadRate/1e7, shown.Seconds()/(total/1000)*100)
+	t.Logf("%d changes in %.0f s: first paint %.0f ms, %d frames, the 99th of a hundred %d ms, blocked %.1f %%, main thread %s, heap %.1f MB, the daemon %.1f %% of a core for the stream (%.0f %% in all)",
+		seconds*loadRate, total/1000, paint, frames, p99, 100*m.Blocked/total, main, heap.UsedSize/1e6, each*loadRate/1e7, shown.Seconds()/(total/1000)*100)
 }
 
 // grouped is a number with commas.

@@ -1,6 +1,6 @@
 // Feed: every change as it is recorded, the newest on top, and any period of the past.
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb } from "./parts";
 import { change, place } from "./place";
@@ -14,6 +14,7 @@ const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
 type Row = Change & { hole?: number; until?: string };
 
 function merge(newer: Row[], older: Row[]): Row[] {
+  if (newer.every((r) => r.sequence > (older[0]?.sequence ?? 0))) return [...newer, ...older].slice(0, most); // of a frame
   const known = new Set(older.map((r) => r.sequence));
   return [...newer.filter((r) => !known.has(r.sequence)), ...older].sort((a, b) => b.sequence - a.sequence).slice(0, most);
 }
@@ -120,20 +121,22 @@ export function Feed({ status }: { status?: Status }) {
     change({ type: [...on].join(",") });
   };
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} value={value(name)} list={list} id={id} onValue={(v) => change({ [name]: v })} />;
-  const on = value("type").split(",");
+  const on = value("type").split(","), known = (list: (string | undefined)[]) => [...new Set(list.filter((v) => v))].sort() as string[];
+  // Of thousands of rows, and not for each of ten frames a second.
+  const names = useMemo(() => ({ namespaces: known(rows.map((r) => r.namespace)), managers: known(rows.map((r) => r.manager)) }), [feed.busy, Math.floor(Date.now() / 2000)]);
   const shown = feed.counts, bad = feed.error && filter.when ? feed.error : undefined;
   return <div class="feed">
     <h1 class="sr">Feed</h1>
-    <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
+    {useMemo(() => <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
       {field("resource", "resource", (status?.caches ?? []).map((c) => c.resource), "filter")}
-      {field("namespace", "namespace", [...new Set(feed.rows.map((r) => r.namespace ?? "").filter(Boolean))].sort())}
+      {field("namespace", "namespace", names.namespaces)}
       {field("name", "name")}
-      {field("manager", "manager", [...new Set(feed.rows.map((r) => r.manager ?? "").filter(Boolean))].sort())}
+      {field("manager", "manager", names.managers)}
       <span class="toggles" role="group" aria-label="Types">{types.map((t) => <button class={"toggle " + t} aria-pressed={on.includes(t)} onClick={() => setType(t)}><span aria-hidden="true">{glyphs[t]}</span> {t}</button>)}</span>
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
-    </div>
-    <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, Date.now())).toISOString() })} />
+    </div>, [names, q, status, expression, filtering, !!bad])}
+    {useMemo(() => <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, Date.now())).toISOString() })} />, [histogram.value])}
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
@@ -149,7 +152,7 @@ export function Feed({ status }: { status?: Status }) {
     <Failed error={feed.error ?? histogram.error} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
       row={(r) => r.hole
-        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until })}>{some(r.hole, "more change")} in this tenth of a second: list them</button>
+        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until })}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}>

@@ -41,13 +41,18 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
   </>;
 }
 
-/** A list of which only the rows in view are elements. All rows have one height. */
-export function Rows<T>(props: {
+/** A list of which only the rows in view are elements. All rows have one height, and what a row shows
+ *  follows from its item alone: it is made once. */
+export function Rows<T extends object>(props: {
   label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
   onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; children?: ComponentChildren;
 }) {
   const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
-  const { items, height, selected } = props;
+  const { items, height, selected } = props, made = useRef(new WeakMap<T, ComponentChildren>()).current;
+  const row = (item: T) => {
+    if (!made.has(item)) made.set(item, props.row(item));
+    return made.get(item);
+  };
   const look = () => {
     const e = box.current!;
     set((old) => old.top === e.scrollTop && old.height === e.clientHeight ? old : { top: e.scrollTop, height: e.clientHeight });
@@ -69,7 +74,7 @@ export function Rows<T>(props: {
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
         class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}>{props.row(item)}</div>)}
+        onClick={() => props.onSelect(first + i)}>{row(item)}</div>)}
     </div>
     {props.children}
   </div>;
