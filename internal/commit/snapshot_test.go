@@ -50,9 +50,6 @@ func (r *rig) change(all []plan.Watch, s *Feed, starts bool, watches ...plan.Wat
 	if err := (Barrier{r.group}).Change(x); err != nil {
 		r.Fatal(err)
 	}
-	if err := r.c.FinishChange(x); err != nil {
-		r.Fatal(err)
-	}
 }
 
 // syncs are the IDs of the sync events of the first pod since the last call, without

@@ -179,6 +179,8 @@ func (r givenRules) after(before ledger.Selected, parted bool) ledger.Selected {
 	case before.Owed || parted || before.Meanwhile != "" && before.Meanwhile != r.fingerprint:
 		r.Owed = true
 		return r.Selected
+	case before.Same(r.Selected): // the edits are others
+		return r.Selected
 	default:
 		before.Meanwhile, before.Former = r.fingerprint, false
 		return before
@@ -307,7 +309,6 @@ type WatchesChange struct {
 	feeds     []*Feed
 	stay      map[*Feed][]WatchRef
 	snapshots []*snapshot
-	rules     given
 
 	watches []plan.Watch // of the state
 	changed []addedWatch
@@ -385,9 +386,5 @@ func (b Barrier) Change(x *WatchesChange) error {
 		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
-	x.rules = givenBy(x.feeds)
-	return nil
+	return b.g.c.noteSelections(givenBy(x.feeds)) // before a snapshot ends, and notes them itself
 }
-
-// FinishChange makes the rules durable by which the watches are given objects now.
-func (c *Committer) FinishChange(x *WatchesChange) error { return c.noteSelections(x.rules) }
