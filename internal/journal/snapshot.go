@@ -202,6 +202,13 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if before != nil && (before.Last > position.Last || before.Term > position.Term) {
 		return nil, fmt.Errorf("%w: another replica has made a snapshot at sequence %d; this one is at %d", store.ErrStolen, before.Last, position.Last)
 	}
+	counts, err := j.partsOf(ctx, u.id)
+	if err == nil && counts[u.id] < uint64(u.part) { // a leader that was replaced took them for what is left of one
+		err = fmt.Errorf("%w: another replica has removed parts of the snapshot", store.ErrStolen)
+	}
+	if err != nil {
+		return nil, err
+	}
 	made := time.Now().UTC().Truncate(time.Second)
 	end := piece{ID: u.id, First: u.first, Parts: u.part, Position: position, Made: made}
 	if err := j.completeSnapshot(ctx, stream, end, revision); err != nil {
@@ -460,7 +467,7 @@ func (j *Client) Has(ctx context.Context, p store.Position) (bool, error) {
 	case err != nil:
 		return false, err
 	case x.Last < p.Last:
-		return false, fmt.Errorf("%w: the stream %s ends at %d, its snapshot is of %d", ErrDiverged, j.Stream, x.Last, p.Last)
+		return false, fmt.Errorf("%w: the stream %s ends at %d, the snapshot in %s is of %d", ErrDiverged, j.Stream, x.Last, j.SnapshotStream(), p.Last)
 	case x.First > p.First:
 		return false, nil
 	}

@@ -92,7 +92,7 @@ func TestSnapshot(t *testing.T) {
 	j := open(t, configOf(t, "J", node))
 	js := connect(t, node)
 	wantSnapshot(t, j, nil)
-	for i, n := range []int{0, 100, 5 << 20} {
+	for i, n := range []int{1, 100, 5 << 20} {
 		at := store.Position{First: uint64(i) + 1, Last: uint64(i) + 1, Term: 1, Sum: 7}
 		want := text(uint64(i), n)
 		s := save(t, j, at, want)
@@ -182,6 +182,21 @@ func TestSnapshotsOfTwoLeaders(t *testing.T) {
 	if all := messages(t, connect(t, node), j.SnapshotStream()); len(all) > 5 {
 		t.Errorf("%d messages", len(all))
 	}
+	// One takes the parts of another for what is left of a snapshot.
+	_, err = j.Save(t.Context(), func(w io.Writer) (store.Position, error) {
+		if _, err := w.Write(text(6, 3<<20)); err != nil {
+			return at(4), err
+		}
+		broken := errors.New("broken")
+		if _, err := j2.Save(t.Context(), func(io.Writer) (store.Position, error) { return at(4), broken }); !errors.Is(err, broken) {
+			t.Error(err)
+		}
+		return at(4), nil
+	})
+	if !errors.Is(err, store.ErrStolen) {
+		t.Errorf("without its parts: %v", err)
+	}
+	wantSnapshot(t, j, want)
 	// One replaces the snapshot that another reads.
 	s, err := j.Snapshot(t.Context())
 	if err != nil {

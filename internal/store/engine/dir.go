@@ -139,9 +139,6 @@ func (d *Dir) Replace(o *pebble.Options, fill func(*pebble.DB) error) error {
 	if err == nil {
 		err = d.owner.check()
 	}
-	if err == nil {
-		err = syncDir(fsys, unfinished)
-	}
 	if err != nil {
 		return errors.Join(err, fsys.RemoveAll(unfinished))
 	}
