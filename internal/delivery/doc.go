@@ -36,6 +36,8 @@
 //     no room for dead letters.
 //   - A backlog behind failed events is delivered in batches and read again in
 //     ranges, in the order of the queue.
+//   - Heartbeats ([Config.Heartbeat]) are sent between writes of the first lane, while the sink flows. They
+//     are in no queue, and their failures count for nothing.
 //   - Bounded memory. Reading ahead is bounded in events and bytes. Events behind a
 //     failing object are held as positions, at most 65,536.
 //
@@ -61,7 +63,7 @@
 //
 // worker.go opens a sink and runs engine.go, the loop of one goroutine: queue.go reads
 // ahead, prepare.go makes events of records, form.go makes batches (lane.go), write.go
-// writes, settle.go and outcome.go judge the results. The meaning of a failure is in
+// writes, heartbeat.go shows that it does, settle.go and outcome.go judge the results. The meaning of a failure is in
 // circuit.go (the sink) and outcome.go (an event), its record in deadletter.go, status.go
 // and note.go.
 //

@@ -247,11 +247,13 @@ func (h *hubReader) read() map[string][]published {
 }
 
 // missing lists what of the agent's writes is not in the stream, or otherwise than it happened: each event
-// once, those of an object in their order, and a last heartbeat after which nothing is pending.
+// once, those of an object in their order, none after a heartbeat that counts it as delivered, and a last
+// heartbeat after which nothing is pending.
 func (a *agent) missing(messages []published) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, a.cluster+": "+fmt.Sprintf(format, args...))
 	}
+	through := ""
 	seen, versions, last, newest := map[string]bool{}, map[string][]string{}, heartbeat{}, ""
 	for _, p := range messages {
 		if seen[p.ID] {
@@ -259,8 +261,11 @@ func (a *agent) missing(messages []published) (problems []string) {
 		}
 		seen[p.ID] = true
 		if p.verb() == "heartbeat" {
-			last = p.beat
+			last, through = p.beat, max(through, p.beat.Through)
 			continue
+		}
+		if p.Sequence <= through {
+			bad("event %s comes after a heartbeat that has everything through %s", p.Sequence, through)
 		}
 		newest = max(newest, p.Sequence)
 		versions[p.Data.Name] = append(versions[p.Data.Name], p.verb()+" "+p.Data.ResourceVersion)
