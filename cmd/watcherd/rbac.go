@@ -82,21 +82,21 @@ func newRBACCommand() *cobra.Command {
 // given reports whether the command line names a cluster.
 func (f *kubeFlags) given() bool { return f.kubeconfig != "" || f.context != "" }
 
-// checkServed reports the first of the resources that the cluster does not serve.
-func checkServed(ctx context.Context, cfg *rest.Config, resources []string) error {
+// unserved returns an error for each of the resources that the cluster does not serve for a watch.
+func unserved(ctx context.Context, cfg *rest.Config, resources []string) (list []error, err error) {
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, name := range resources {
 		switch _, err := resolver.Resolve(name); {
 		case errors.Is(err, dynamicfactory.ErrNotServed):
-			return fmt.Errorf("the cluster does not serve %q", name)
+			list = append(list, fmt.Errorf("the cluster does not serve %q", name))
 		case errors.Is(err, dynamicfactory.ErrNotWatchable):
-			return fmt.Errorf("%q cannot be listed and watched", name)
+			list = append(list, fmt.Errorf("%q cannot be listed and watched", name))
 		}
 	}
-	return nil
+	return list, nil
 }
 
 // servedBy asks a cluster what it serves.

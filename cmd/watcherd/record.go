@@ -115,6 +115,10 @@ func (o *recordOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return &exitError{exitRecord, err}
 	}
+	// The command may make a resource, but not the only one; an API server that does not answer may yet.
+	if list, err := unserved(cmd.Context(), rest, o.resources); err == nil && len(list) == len(o.resources) {
+		return &exitError{exitRecord, errors.Join(list...)}
+	}
 	if o.dir, err = newFolder(o.dir); err != nil {
 		return err
 	}

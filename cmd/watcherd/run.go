@@ -251,8 +251,8 @@ func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 		return err
 	}
 	resources := strings.Split(strings.Join(args, ","), ",")
-	if err := checkServed(cmd.Context(), rest, resources); err != nil {
-		return err
+	if list, err := unserved(cmd.Context(), rest, resources); err != nil || len(list) > 0 {
+		return errors.Join(append(list, err)...)
 	}
 	dir, err := os.MkdirTemp("", "watcherd-watch-")
 	if err != nil {
