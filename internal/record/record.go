@@ -49,6 +49,9 @@ type Record struct {
 	// Rerecorded marks an unchanged state in the form that other edits give it: no
 	// event, and for no sink.
 	Rerecorded bool
+	// Blind means that history was lost before the change: what was seen is what came of it and of
+	// others.
+	Blind bool
 
 	// Enrichment is what the targets ask for about other objects; nil: nothing.
 	Enrichment *Enrichment
@@ -99,6 +102,7 @@ const (
 	markCoalesced
 	markFor
 	markScope // a text follows
+	markBlind
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -126,6 +130,7 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 		{e.Coalesced > 0, markCoalesced},
 		{e.For != nil, markFor},
 		{r.Scope != "", markScope},
+		{r.Blind, markBlind},
 	} {
 		if m.set {
 			marks |= m.mark
@@ -199,7 +204,7 @@ func Decode(payload []byte) (*Record, error) {
 	if r.State = marks&markState != 0; r.State {
 		r.Prev = in.uint64()
 	}
-	r.Rerecorded = marks&markRerecorded != 0
+	r.Rerecorded, r.Blind = marks&markRerecorded != 0, marks&markBlind != 0
 	e.Type = event.Type(in.text())
 	for _, f := range [...]*string{
 		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,
