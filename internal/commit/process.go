@@ -340,7 +340,7 @@ func (g *group) deliver(s *Feed, at time.Time, o *transition, hits []route.Hit, 
 // newRecord is a record without its bodies.
 func (g *group) newRecord(s *Feed, at time.Time, o *transition) record.Record {
 	obj, id := o.subject(), o.identity()
-	r := record.Record{Edits: s.Edits, Scope: s.Scope, Event: event.Event{
+	r := record.Record{Edits: s.Edits, Scope: s.Scope, Blind: o.blind, Event: event.Event{
 		ID:   event.ID(g.c.cfg.Cluster, o.t, s.Resource, s.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: s.Resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,9 +109,45 @@ func TestHidingMoreLater(t *testing.T) {
 	write(1)
 	eventually(t, func() bool { return now().Store.LoggedEvents >= 4*objects }, func() string { return fmt.Sprint(now().Store) })
 
+	contents := map[string][]byte{}
+	// ask asks every door of the history.
+	ask := func(when string) {
+		t.Helper()
+		paths := []string{
+			"/api/v1/history?limit=1000", "/api/v1/history?limit=1000&path=data.value", "/api/v1/history?limit=1000&order=asc&when=" + url.QueryEscape(`int(object.data.value) > 0`),
+			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/changes?from=1h&group=owner",
+			"/api/v1/events?follow=false&since=1h", "/api/v1/events?follow=false&since=1h&view=feed", "/api/v1/deadletters/stuck?events=true",
+		}
+		var page struct{ Items []struct{ Sequence uint64 } }
+		if err := json.Unmarshal([]byte(get("/api/v1/history?resource=secrets&limit=3")), &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, change := range page.Items {
+			paths = append(paths, fmt.Sprintf("/api/v1/events/%d/explain", change.Sequence))
+		}
+		for _, resource := range []string{"secrets", "configmaps"} {
+			object := "/api/v1/objects/" + resource + "/" + ns + "/o-0"
+			paths = append(paths, "/api/v1/objects/"+resource, "/api/v1/objects/"+resource+"?at=-1ms", object, object+"?at=-1ms", object+"/versions", object+"/diff", object+"/diff?from=1h", object+"/blame",
+				"/at/-1ms/api/v1/"+resource, "/at/-1ms/api/v1/namespaces/"+ns+"/"+resource+"/o-0")
+		}
+		for _, path := range paths {
+			contents[when+" GET "+path] = []byte(get(path))
+		}
+		candidate := d.path("candidate.yaml")
+		shown := strings.Replace(config(false, "shown"), "startFrom: earliest", "body: '[object, oldObject, patch, event.summary]'", 1)
+		if err := os.WriteFile(candidate, []byte(shown), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, errs, code := command(t, "backtest", "--config", candidate, "--since", "1h", "-o", "json", "--admin", "http://"+admin)
+		if code != 0 {
+			t.Error(errs)
+		}
+		contents[when+" backtest"] = []byte(out + errs)
+	}
 	before := now().Config.Hash
 	d.configure(config(true, "late"))
 	eventually(t, func() bool { return now().Config.Hash != before }, func() string { return "it isn't reloaded" })
+	ask("reloaded")
 	receiver.become(healthy)
 	eventually(t, func() bool {
 		content, err := os.ReadFile(d.path("late/all.jsonl"))
@@ -129,10 +166,7 @@ func TestHidingMoreLater(t *testing.T) {
 	if s := now().Scrub; s.Failed > 0 || s.Rewritten < 4*objects || strings.Join(s.Resources, " ") != "configmaps secrets" {
 		t.Errorf("scrub %+v", s)
 	}
-	contents := map[string][]byte{
-		"GET secrets": []byte(get("/api/v1/objects/secrets")), "GET configmaps": []byte(get("/api/v1/objects/configmaps")),
-		"GET events": []byte(get("/api/v1/events?follow=false&since=1h")),
-	}
+	ask("scrubbed")
 	// What routes hold is released.
 	var received [][]byte
 	awaitReceived := func(n int, what string) {
@@ -185,7 +219,10 @@ func TestHidingMoreLater(t *testing.T) {
 			t.Errorf("the value is in: %s", where)
 		}
 	}
-	for _, where := range []string{"/late/all.jsonl", "store, inflated", "GET secrets"} {
+	for _, where := range []string{
+		"/late/all.jsonl", "store, inflated", "reloaded GET /api/v1/objects/secrets?at=-1ms", "reloaded GET /at/-1ms/api/v1/configmaps", "reloaded GET /api/v1/objects/secrets/" + ns + "/o-0/blame", "reloaded backtest",
+		"scrubbed GET /api/v1/objects/secrets", "scrubbed GET /at/-1ms/api/v1/configmaps", "scrubbed GET /api/v1/objects/secrets/" + ns + "/o-0/blame",
+	} {
 		if !bytes.Contains(contents[where], []byte("redacted:hmac-sha256:")) {
 			t.Errorf("nothing is hidden in: %s:\n%.2000s", where, contents[where])
 		}

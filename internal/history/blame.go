@@ -129,13 +129,14 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 	case w.last.Rerecorded:
 		w.rebase(raw)
 	default:
-		w.blind = w.blind || slices.ContainsFunc(w.gaps, func(g gap) bool {
+		w.blind = w.blind || w.last.Blind || slices.ContainsFunc(w.gaps, func(g gap) bool {
 			return g.hides(w.last.Event.Time.Add(-1), rec.sequence, w.last.sequence)
 		})
 		w.set(raw, w.change(w.last))
 	}
 	w.last, w.since = rec, rec.Event.Time
 	if rec.Event.Type == event.Added {
+		w.blind = w.blind || rec.Blind
 		w.set(nil, w.change(rec))
 	}
 	return w.root != nil && w.root.open > 0, w.err

@@ -151,3 +151,58 @@ func TestGapWithAClockThatWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// The objects of a list that makes up for a gap come after its end, and what they were before is unknown.
+func TestListAfterAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false)
+		h := w.c.Handler(w.feed)
+		a, b := w.object("a", "u1"), w.object("b", "u2")
+		h.OnAdd(a, false)
+		h.OnAdd(b, false)
+		w.c.Flush()
+		time.Sleep(2 * time.Minute)
+		from := w.now()
+		time.Sleep(2 * time.Hour) // unseen
+		next, other, created := w.object("a", "u1"), w.object("b", "u2"), w.object("c", "u3")
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "2", FromTime: from, ToTime: w.now(), Position: w.seen})
+		time.Sleep(time.Second)
+		h.OnUpdate(a, next.WithPosition(w.seen))
+		w.c.Flush()
+		time.Sleep(time.Second)
+		between := w.now()
+		time.Sleep(time.Second)
+		h.OnUpdate(b, other.WithPosition(w.seen))
+		h.OnAdd(created.WithPosition(w.seen), false)
+		w.c.Flush()
+		time.Sleep(time.Minute)
+		at := func(name string, t time.Time, want As) {
+			w.Helper()
+			s, err := w.r.At(w.Context(), pod(name), t)
+			w.must(err)
+			list, err := w.r.ListAt(w.Context(), Objects{Resource: pods, Named: func(_, n string) bool { return n == name }}, t, "", 10)
+			w.must(err)
+			if s.As != want || len(list.Items) != 1 && s.Exists || len(list.Items) == 1 && list.Items[0].As != want {
+				w.Errorf("%s at %v is %s, and in a list %+v, want %s", name, t, s.As, list.Items, want)
+			}
+		}
+		at("a", from.Add(-1), Exact)
+		at("b", from.Add(-1), Exact)
+		at("a", between, Exact)
+		at("b", between, Gap)
+		at("c", between, Gap)
+		at("b", w.now(), Exact)
+		at("c", w.now(), Exact)
+		for _, name := range []string{"a", "b", "c"} {
+			blame, err := w.r.Blame(t.Context(), pod(name))
+			w.must(err)
+			for _, f := range blame.Fields {
+				if f.As != Gap {
+					t.Errorf("it is %s who set %s of %s last", f.As, f.Path, name)
+				}
+			}
+		}
+	})
+}

@@ -31,6 +31,7 @@ type State struct {
 	Object    json.RawMessage `json:"object,omitempty"` // the state; of a gap the last one known before
 
 	before, next uint64 // the records around the time, 0: none or not known
+	blind        bool   // history was lost before the record that follows
 }
 
 // unlogged is the sequence of a recorded state that is in no record of the log.
@@ -111,9 +112,18 @@ func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error
 		s.As = Gap
 		return s, ledger.IgnoreUnreadable(err)
 	}
-	for i := range gaps {
-		if gaps[i].concerns(&o.Resource, o.Namespace, o.Name) && gaps[i].hides(t, s.before, s.next) {
+	blind := s.blind
+	for _, g := range slices.Backward(gaps) {
+		if !g.concerns(&o.Resource, o.Namespace, o.Name) {
+			continue
+		}
+		if g.hides(t, s.before, s.next) {
 			s.As = Gap
+		}
+		if blind && g.sequence < s.next { // the list after the gap shows its changes one after the other
+			if blind = false; !t.Before(g.data.From) {
+				s.As = Gap
+			}
 		}
 	}
 	return s, nil
@@ -216,9 +226,9 @@ func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
 	if rec.Event.Type == event.Deleted { // or it left what the other one selects
 		return State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, before: last, next: s.next}, nil
 	}
-	next := s.next
+	next, blind := s.next, s.blind
 	s = r.stateOf(rec, rec.Record, rec.Object)
-	s.next = next
+	s.next, s.blind = next, blind
 	return s, nil
 }
 
@@ -249,10 +259,11 @@ type link struct {
 	of      *record.Record
 	again   compact.Body // the state in another form
 	current uint64
+	blind   bool // history was lost before it
 }
 
 func fromRecord(rec *stored) link {
-	l := link{prev: rec.Prev, added: rec.Event.Type == event.Added, old: rec.OldObject, of: rec.Record, current: rec.sequence}
+	l := link{prev: rec.Prev, added: rec.Event.Type == event.Added, old: rec.OldObject, of: rec.Record, current: rec.sequence, blind: rec.Blind}
 	if rec.Rerecorded { // it is the state before, too
 		l.old, l.again = rec.Object, rec.Object
 	}
@@ -276,7 +287,7 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if err := stop(ctx); err != nil {
 			return s, false, err
 		}
-		s.next = l.current
+		s.next, s.blind = l.current, l.blind
 		if l.prev <= unlogged {
 			if l.added {
 				s.As = Exact // there was nothing
@@ -299,7 +310,7 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 			body, of = l.again, l.of
 		}
 		found := r.stateOf(rec, of, body)
-		found.next = s.next
+		found.next, found.blind = s.next, s.blind
 		return found, true, nil
 	}
 	return s, false, nil

@@ -49,6 +49,9 @@ type Record struct {
 	// Rerecorded marks an unchanged state in the form that other edits give it: no
 	// event, and for no sink.
 	Rerecorded bool
+	// Blind means that history was lost before the change: what was seen is what came of it and of
+	// others.
+	Blind bool
 
 	// Status means that the event is an update of the object's status alone.
 	Status bool
@@ -103,6 +106,7 @@ const (
 	markFor
 	markScope // a text follows
 	markStatus
+	markBlind
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -131,6 +135,7 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 		{e.For != nil, markFor},
 		{r.Scope != "", markScope},
 		{r.Status, markStatus},
+		{r.Blind, markBlind},
 	} {
 		if m.set {
 			marks |= m.mark
@@ -204,7 +209,7 @@ func Decode(payload []byte) (*Record, error) {
 	if r.State = marks&markState != 0; r.State {
 		r.Prev = in.uint64()
 	}
-	r.Rerecorded, r.Status = marks&markRerecorded != 0, marks&markStatus != 0
+	r.Rerecorded, r.Status, r.Blind = marks&markRerecorded != 0, marks&markStatus != 0, marks&markBlind != 0
 	e.Type = event.Type(in.text())
 	for _, f := range [...]*string{
 		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,

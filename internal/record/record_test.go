@@ -40,7 +40,7 @@ func samples() map[string]*Record {
 				ID: id, Type: event.Updated, Time: at, Resource: resource, Name: "web", UID: "uid", ResourceVersion: "7",
 				Coalesced: 300, For: &event.For{Since: at.Add(-time.Hour)},
 			},
-			Object: body("now"), Status: true,
+			Object: body("now"), Status: true, Blind: true,
 		},
 		"deletion": {
 			Event:  event.Event{ID: id, Type: event.Deleted, Time: at, Resource: resource, Name: "web", UID: "uid", ResourceVersion: "8", FinalStateUnknown: true},
