@@ -1,6 +1,7 @@
 // The public HTTP interface of the daemon, and nothing else: docs/history.md and /api/openapi.json.
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
+import { heard } from "./text";
 
 export type Type = "added" | "updated" | "deleted" | "sync" | "gap";
 
@@ -37,7 +38,7 @@ export interface Blame {
 export interface Owned { as: string; truncated?: boolean; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
 export interface Difference { from: State; to: State; diff: string }
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 
 export interface Sink {
   name: string; kind?: string; configured: boolean; state: string; reason?: string; pausedOnRequest?: boolean; since?: string;
@@ -123,12 +124,19 @@ async function ask(path: string, query: Query, init: RequestInit): Promise<Respo
     if (init.signal?.aborted) throw error;
     throw new Problem(0, "the daemon does not answer");
   }
+  heard(answer.headers.get("Date"));
   if (answer.ok) return answer;
   const text = await answer.text();
   let detail = text;
   try { detail = (JSON.parse(text) as { detail?: string }).detail ?? text; } catch { /* a proxy's own words */ }
   if (answer.status === 401 && token === sessionStorage.getItem(kept)) locked.value = detail; // another token came meanwhile
   throw new Problem(answer.status, detail || answer.statusText);
+}
+
+/** An answer, with whole numbers that a number of JavaScript cannot have. */
+function parsed(text: string): unknown {
+  const exact = (_: string, v: unknown, from?: { source?: string }) => typeof v === "number" && !Number.isSafeInteger(v) && /^-?\d+$/.test(from?.source ?? "") ? BigInt(from!.source!) : v;
+  return /\d{16}/.test(text) ? JSON.parse(text, exact as (key: string, v: unknown) => unknown) : JSON.parse(text);
 }
 
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
@@ -138,7 +146,7 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
     if (answer === undefined) throw new Problem(404, "This page does not have it: watcherd history and diff read it from the folder of the recording, with --store.");
     return answer as T;
   }
-  return await (await ask(path, query, { headers: headers({}), signal })).json() as T;
+  return await (await ask(path, query, { headers: headers({}), signal })).text().then(parsed) as T;
 }
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {

@@ -9,7 +9,7 @@ import { Delivery } from "./delivery";
 import { Feed } from "./feed";
 import { ObjectView } from "./object";
 import { link, place } from "./place";
-import { bytes, count } from "./text";
+import { bytes, count, some } from "./text";
 import { Watches } from "./watches";
 
 const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
@@ -58,7 +58,7 @@ function Top({ status }: { status?: Status }) {
     <span class="state">
       {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
       {status?.store.paused && <span class="dot bad" title={status.store.reason}>store paused</span>}
-      {status && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log, ${bytes(status.store.diskFree)} free`}>{count(status.store.loggedEvents)} events</span>}
+      {status && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log, ${bytes(status.store.diskFree)} free`}>{some(status.store.loggedEvents, "event")}</span>}
       <button class="plain" title="Colours: of the system, dark, light" aria-label={`Colours: ${theme.value || "of the system"}`} onClick={() => { theme.value = next[theme.value] ?? ""; }}>◐</button>
       <button class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
     </span>
@@ -81,10 +81,10 @@ function App() {
   const s = status.value;
   useEffect(() => { document.title = [view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · "); });
   if (locked.value) return <><Top /><Locked /></>;
-  const body: Record<string, () => preact.JSX.Element> = {
+  const body: Partial<Record<string, () => preact.JSX.Element>> = Object.assign(Object.create(null), {
     feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} status={s} />, between: () => <Between status={s} />,
     delivery: () => <Delivery status={s} reload={status.reload} />, watches: () => <Watches status={s} />, config: () => <Config status={s} reload={status.reload} />,
-  };
+  });
   return <>
     <Top status={s} />
     {status.error && <p class="notice bad" role="alert">{status.error.message}; this page asks again every two seconds.</p>}

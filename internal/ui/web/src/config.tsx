@@ -74,7 +74,7 @@ function Explain() {
   const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.value;
   return <section aria-label="Explain"><h2>Why an event went where it went</h2>
     <div class="filter"><Field id="filter" label="event" wide value={event} onValue={(v) => change({ event: v })} /></div>
-    {!event && <p class="quiet">The sequence or the id of an event. The feed and dead letters link to it.</p>}
+    {!event && <p class="quiet">The sequence or the id of an event. The versions of an object and dead letters link to it.</p>}
     <Failed error={answer.error} />
     {event && e && <>
       <p><Verb type={e.type} /> <Time at={e.time} /> <b>{e.subject}</b> <span class="quiet">{e.id}</span></p>

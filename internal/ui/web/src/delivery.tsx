@@ -1,9 +1,9 @@
 // Delivery: the sinks, what waits for them, and what they refused.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, type Letter, type Letters, post, type Problem, type Sink, type Status, useAsked } from "./api";
-import { Ask, Empty, Failed, objectLink, Spark, Time, Verb } from "./parts";
-import { link, place } from "./place";
-import { ago, bytes, count, some, span, yaml } from "./text";
+import { Ask, Empty, Failed, Field, objectLink, Spark, Time, Verb } from "./parts";
+import { change, link, place } from "./place";
+import { ago, bytes, count, now, some, span, yaml } from "./text";
 
 interface Course { at: number; delivered: number; queued: number }
 
@@ -45,10 +45,10 @@ export function Delivery({ status, reload }: { status?: Status; reload: () => vo
       <tbody>{sinks.map((s) => <>
         <tr key={s.name} class={s.name === chosen ? "chosen" : ""}>
           <th scope="row" data-label="Sink"><a href={link("delivery", [s.name])} aria-current={s.name === chosen ? "true" : undefined}>{s.name}</a> <span class="quiet">{s.configured ? s.kind : "not configured any more"}</span></th>
-          <td data-label="State"><span class={"dot " + (good.includes(s.state) && !s.blocked ? "live" : s.state === "paused" ? "waiting" : "bad")}>{s.state}</span>{s.nextAttempt && s.state === "backing-off" && <span class="quiet"> next in {span(Date.parse(s.nextAttempt) - Date.now())}</span>}</td>
+          <td data-label="State"><span class={"dot " + (good.includes(s.state) && !s.blocked ? "live" : s.state === "paused" ? "waiting" : "bad")}>{s.state}</span>{s.nextAttempt && s.state === "backing-off" && <span class="quiet"> next in {span(Date.parse(s.nextAttempt) - now())}</span>}</td>
           <td data-label="Waiting" class="n" title={bytes(s.queuedBytes)}>{count(s.queued)}</td>
           <td data-label="Backlog"><Spark of={(courses.get(s.name) ?? []).map((c) => c.queued)} label={`Backlog since this view was opened, now ${s.queued}`} /></td>
-          <td data-label="Oldest" class="n">{s.oldest ? span(Date.now() - Date.parse(s.oldest)) : "–"}</td>
+          <td data-label="Oldest" class="n">{s.oldest ? span(now() - Date.parse(s.oldest)) : "–"}</td>
           <td data-label="Per second" class="n">{rate(s).toFixed(1)}</td>
           <td data-label="Delivered" class="n">{count(s.delivered)}</td>
           <td data-label="Dead letters" class="n">{s.deadLetters ? <a class="deleted" href={link("delivery", [s.name])}>{count(s.deadLetters)}</a> : "0"}</td>
@@ -71,28 +71,29 @@ const alike = (reason: string) => reason.replace(/\d+(\.\d+)*/g, (n) => /^[1-5]\
 
 function One({ sink, reload }: { sink: Sink; reload: () => void }) {
   const base = `deadletters/${encodeURIComponent(sink.name)}`;
-  const letters = useAsked<Letters>(base, { limit: 1000 }, 5000);
-  const [command, plan] = useState<{ what: "retry" | "drop"; group: Group; n?: number }>(), [done, say] = useState(""), [failed, fail] = useState<Problem>();
+  const q = place.value.query, filter = { resource: q.get("resource") ?? "", namespace: q.get("namespace") ?? "", name: q.get("name") ?? "", reason: q.get("reason") ?? "" };
+  const filtered = Object.values(filter).some(Boolean);
+  const letters = useAsked<Letters>(base, { limit: 1000, ...filter }, 5000);
+  const [command, plan] = useState<{ what: "retry" | "drop"; of: object; reason: string; n?: number }>(), [done, say] = useState(""), [failed, fail] = useState<Problem>();
   const groups = new Map<string, Group>();
   for (const l of letters.value?.items ?? []) {
     const key = alike(l.reason), g = groups.get(key) ?? { reason: l.reason, letters: [] };
     g.letters.push(l);
     groups.set(key, g);
   }
-  const request = (g: Group) => ({ positions: g.letters.map((l) => l.position) });
-  const prepare = async (what: "retry" | "drop", group: Group) => {
+  const prepare = async (what: "retry" | "drop", of: object, reason: string) => {
     fail(undefined);
     say("");
     try {
-      const { count: n } = await post<{ count: number }>(`${base}/${what}`, { ...request(group), dryRun: true });
-      plan({ what, group, n });
+      const { count: n } = await post<{ count: number }>(`${base}/${what}`, { ...of, dryRun: true });
+      plan({ what, of, reason, n });
     } catch (e) { fail(e as Problem); }
   };
   const run = async () => {
-    const { what, group } = command!;
+    const { what, of } = command!;
     plan(undefined);
     try {
-      const { count: n } = await post<{ count: number }>(`${base}/${what}`, request(group));
+      const { count: n } = await post<{ count: number }>(`${base}/${what}`, of);
       say(what === "retry" ? `${some(n, "dead letter")} queued again` : `${some(n, "dead letter")} deleted`);
     } catch (e) { fail(e as Problem); }
     letters.reload();
@@ -101,25 +102,32 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
   return <section aria-label={sink.name}>
     <h2>{sink.name}</h2>
     {sink.failing?.length ? <><h3>Objects that fail</h3><div class="scroll"><table class="grid"><thead><tr><th>Object</th><th class="n">For</th><th class="n">Attempts</th><th class="n">Events behind</th><th>Reason</th></tr></thead><tbody>
-      {sink.failing.map((f) => <tr><th scope="row" data-label="Object">{f.subject ?? `event ${f.sequence}`}</th><td data-label="For" class="n">{span(Date.now() - Date.parse(f.since))}</td><td data-label="Attempts" class="n">{f.attempts}</td><td data-label="Events behind" class="n">{f.behind}</td><td data-label="Reason">{f.lastError}</td></tr>)}
+      {sink.failing.map((f) => <tr><th scope="row" data-label="Object">{f.subject ?? `event ${f.sequence}`}</th><td data-label="For" class="n">{span(now() - Date.parse(f.since))}</td><td data-label="Attempts" class="n">{f.attempts}</td><td data-label="Events behind" class="n">{f.behind}</td><td data-label="Reason">{f.lastError}</td></tr>)}
     </tbody></table></div>{sink.failingObjects > sink.failing.length && <p class="quiet">and {some(sink.failingObjects - sink.failing.length, "more object")}</p>}</> : null}
     <h3>Dead letters</h3>
     <Failed error={failed ?? letters.error} />
     <p role="status" class={done && "notice good"}>{done}</p>
-    {letters.value && !groups.size && <Empty>{sink.name} has refused no event for good.</Empty>}
-    {letters.value?.continue ? <p class="quiet">The oldest {count(letters.value.items.length)} of {count(sink.deadLetters)}.</p> : null}
+    {(sink.deadLetters > 0 || filtered) && <div class="filter" role="search">
+      {Object.entries(filter).map(([name, value], i) => <Field key={name} id={i ? undefined : "filter"} label={name} value={value} onValue={(v) => change({ [name]: v })} />)}
+      <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
+    </div>}
+    {letters.value && !groups.size && <Empty>{filtered ? "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
+    {letters.value?.continue ? <p class="quiet">The oldest {count(letters.value.items.length)}{!filtered && ` of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
     {[...groups.values()].map((g) => <details class="group" key={g.reason}>
       <summary><b>{count(g.letters.length)}</b> <span class="reason">{g.reason}</span></summary>
-      <p class="actions left"><button onClick={() => prepare("retry", g)}>deliver again…</button> <button class="danger" onClick={() => prepare("drop", g)}>delete…</button></p>
+      <p class="actions left"><Commands onChoose={(what) => prepare(what, { positions: g.letters.map((l) => l.position) }, g.reason)} /></p>
       {g.letters.slice(0, 100).map((l) => <LetterRow key={l.position} base={base} letter={l} />)}
       {g.letters.length > 100 && <p class="quiet">and {some(g.letters.length - 100, "more dead letter")}</p>}
     </details>)}
     {command && <Ask title={`${command.what === "retry" ? "Deliver" : "Delete"} ${some(command.n ?? 0, "dead letter")}${command.what === "retry" ? " again" : ""}?`} yes={command.what === "retry" ? "deliver again" : "delete"}
       danger={command.what === "drop"} word={command.what === "drop" ? sink.name : undefined} onYes={run} onNo={() => plan(undefined)}>
-      <p class="reason">{command.group.reason}</p>
+      <p class="reason">{command.reason}</p>
       <p>{command.what === "retry" ? `They go to the end of the queue of ${sink.name}. What is refused again becomes a dead letter again.` : "They are not delivered. The history keeps the changes until its retention ends."}</p></Ask>}
   </section>;
 }
+
+const Commands = ({ what = "", onChoose }: { what?: string; onChoose: (what: "retry" | "drop") => void }) =>
+  <><button onClick={() => onChoose("retry")}>deliver {what && what + " "}again…</button> <button class="danger" onClick={() => onChoose("drop")}>delete{what && " " + what}…</button></>;
 
 function LetterRow({ base, letter: l }: { base: string; letter: Letter }) {
   const [event, set] = useState<Letter>(), [open, show] = useState(false);

@@ -4,9 +4,9 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb } from "./parts";
 import { change, place } from "./place";
-import { arrows, count, resourceName, some } from "./text";
+import { arrows, count, now, resourceName, some } from "./text";
 
-const most = 2000; // rows that are kept
+const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
 const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
 
@@ -14,17 +14,40 @@ const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
 type Row = Change & { hole?: number; until?: string };
 
 function merge(newer: Row[], older: Row[]): Row[] {
-  if (newer.every((r) => r.sequence > (older[0]?.sequence ?? 0))) return [...newer, ...older].slice(0, most); // of a frame
+  if (newer.every((r) => r.sequence > (older[0]?.sequence ?? 0))) return [...newer, ...older]; // of a frame
   const known = new Set(older.map((r) => r.sequence));
-  return [...newer.filter((r) => !known.has(r.sequence)), ...older].sort((a, b) => b.sequence - a.sequence).slice(0, most);
+  return [...newer.filter((r) => !known.has(r.sequence)), ...older].sort((a, b) => b.sequence - a.sequence);
+}
+
+/** Where the rows end: what follows is asked for by the daemon's own place, or by a time. */
+interface Next { continue?: string; to?: string }
+
+interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?: Page }
+
+/** Adds what came, and drops the oldest rows: they are read again when they are scrolled to. */
+function add(s: Feed, newer: Row[]): Feed {
+  const rows = merge(newer, s.rows);
+  if (rows.length <= most) return { ...s, rows };
+  rows.length = most;
+  while (rows.at(-1)?.hole) rows.pop();
+  return { ...s, rows, next: { to: rows.at(-1)?.time } };
+}
+
+/** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
+function renew(s: Feed, page: Page): Feed {
+  const oldest = page.items.at(-1)?.sequence ?? 0, reaches = !page.continue || s.rows.some((r) => r.sequence >= oldest);
+  const next = page.continue ? { continue: page.continue } : undefined;
+  if (!reaches) return { ...s, rows: page.items, next };
+  const last = s.rows.at(-1);
+  return add(!last || last.sequence > oldest ? { ...s, next } : s, page.items);
 }
 
 function useFeed(query: Query, past: boolean, held: boolean) {
   // Frames tell what came; an expression is for the history alone, which is then asked again.
   const { when, from, to, ...streamed } = query, asks = !!when;
-  const [state, set] = useState<{ rows: Row[]; next?: string; error?: Problem; busy: boolean; page?: Page }>({ rows: [], busy: true });
+  const [state, set] = useState<Feed>({ rows: [], busy: true });
   const counts = useSignal<{ total: number; shown: number; since: string }>({ total: 0, shown: 0, since: "" });
-  const waiting = useSignal<{ n: number; rows: Row[] }>({ n: 0, rows: [] });
+  const waiting = useSignal<{ n: number; rows: Row[]; cut?: boolean }>({ n: 0, rows: [] });
   const holding = useRef(held), run = useRef(0), key = JSON.stringify([query, past]);
   holding.current = held;
 
@@ -32,15 +55,19 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     const w = waiting.value;
     if (!w.n) return;
     waiting.value = { n: 0, rows: [] };
-    set((s) => ({ ...s, rows: merge(w.rows, s.rows) }));
+    set((s) => w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : add(s, w.rows));
   };
   useEffect(() => { if (!held) release(); }, [held]);
 
-  const load = async (more?: string, stop?: AbortSignal) => {
+  const load = async (more?: Next, stop?: AbortSignal) => {
     set((s) => ({ ...s, busy: true }));
     try {
-      const page = await get<Page>("history", { ...query, limit: 200, continue: more }, stop);
-      set((s) => ({ rows: merge(page.items, more ? s.rows : run.current ? s.rows : []), next: page.continue, busy: false, page }));
+      const page = await get<Page>("history", { ...query, limit: 200, ...more }, stop);
+      set((s) => {
+        if (!more) return { ...renew(run.current ? s : { ...s, rows: [] }, page), error: undefined, busy: false, page };
+        const rows = merge(page.items, s.rows);
+        return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page };
+      });
     } catch (error) {
       if (!stop?.aborted) set((s) => ({ ...s, rows: more ? s.rows : [], busy: false, error: error as Problem }));
     }
@@ -51,7 +78,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     run.current = 0;
     set({ rows: [], busy: true });
     waiting.value = { n: 0, rows: [] };
-    counts.value = { total: 0, shown: 0, since: new Date().toISOString() };
+    counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() };
     if (past) {
       void load(undefined, stop.signal);
       return () => stop.abort();
@@ -61,7 +88,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
       timer = setTimeout(async () => {
         const page = await get<Page>("history", { ...query, limit: 200 }, stop.signal).catch(() => undefined);
         timer = 0;
-        if (page) set((s) => ({ ...s, rows: merge(page.items, s.rows) }));
+        if (page) set((s) => renew(s, page));
       }, 1000);
     };
     const end = follow(streamed, {
@@ -74,8 +101,11 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (asks) return again();
         const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
         if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length, until: rows[0]!.time });
-        if (!holding.current) set((s) => ({ ...s, rows: merge(rows, s.rows) }));
-        else waiting.value = { n: waiting.value.n + total, rows: merge(rows, waiting.value.rows) };
+        if (!holding.current) set((s) => add(s, rows));
+        else {
+          const w = waiting.value, all = merge(rows, w.rows);
+          waiting.value = { n: w.n + total, rows: all.slice(0, most), cut: w.cut || all.length > most };
+        }
       },
     });
     return () => { end(); stop.abort(); clearTimeout(timer); };
@@ -136,7 +166,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>, [names, q, status, expression, filtering, !!bad])}
-    {useMemo(() => <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, Date.now())).toISOString() })} />, [histogram.value])}
+    {useMemo(() => <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, now())).toISOString() })} />, [histogram.value])}
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
@@ -144,7 +174,7 @@ export function Feed({ status }: { status?: Status }) {
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!past && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
-      {(past || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next && " so far"}</span>}
+      {(past || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, count, type Field, fields, resourceName, some, span, yaml } from "./text";
+import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -27,7 +27,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
   const version = items[at], before = items[other] as Version | undefined;
-  const tab = q.get("tab") || "changes";
+  const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
+  const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { at: version?.time });
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
@@ -70,8 +71,9 @@ export function ObjectView({ status }: { status?: Status }) {
         <li class="life">{versions.value!.more ? <button onClick={() => page(items.at(-1)!.time)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
-        <div class="tabs"><div role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
+        <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
+          {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
@@ -103,7 +105,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
 }
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
-  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{"\u00a0"}{f.path}</th><td class="old">{f.before !== undefined && <del>{value(f.before)}</del>}</td><td class="new">{f.after !== undefined && <ins>{value(f.after)}</ins>}</td></tr>)}
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{"\u00a0"}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
@@ -114,7 +116,7 @@ export function Unified({ text }: { text: string }) {
     return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
   };
   const body = (l: string, twin?: string) => {
-    if (!twin) return l.slice(1);
+    if (!twin || l.length > 4000) return brief(l.slice(1));
     let x = 1, y = 0;
     while (x < l.length && l[x] === twin[x]) x++;
     while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;
@@ -122,7 +124,7 @@ export function Unified({ text }: { text: string }) {
   };
   return <div class="scroll" tabIndex={0} role="group" aria-label="Difference as YAML"><table class="diff"><tbody>{(all ? lines : lines.slice(0, shown)).map((l, i) => {
     const kind = ({ "+": "added", "-": "deleted", "@": "hunk" } as Record<string, string>)[l[0] ?? ""] ?? "";
-    return <tr class={kind}><td class="sign">{kind === "hunk" ? "" : l[0]}</td><td>{kind === "hunk" ? l : kind ? body(l, other(i)) : l.slice(1)}</td></tr>;
+    return <tr class={kind}><td class="sign">{kind === "hunk" ? "" : l[0]}</td><td>{kind === "hunk" ? l : kind ? body(l, other(i)) : brief(l.slice(1))}</td></tr>;
   })}</tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>;
 }
 
@@ -142,9 +144,9 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
     {b.unmanaged && <p class="notice gap">The managed fields were not read: {b.unmanaged}</p>}
     <div class="scroll" tabIndex={0} role="group" aria-label="State with who set each line"><table class="blame"><thead class="sr"><tr><th>manager</th><th>age</th><th>line</th></tr></thead><tbody>
       {(all ? lines : lines.slice(0, shown)).map(({ text, f }) => {
-        const time = f && (f.time ?? f.before), [mark, words] = marks[f?.as ?? ""] ?? ["", ""], age = time && span(Date.now() - Date.parse(time));
+        const time = f && (f.time ?? f.before), [mark, words] = marks[f?.as ?? ""] ?? ["", ""], age = time && span(now() - Date.parse(time));
         return <tr class={f?.as}><td class="by" title={f && [f.manager, f.operation, f.subresource].filter(Boolean).join(", ")}>{f?.manager}</td>
-          <td class="age">{f && <><span class="as" title={words} aria-hidden="true">{mark}</span><span class="sr">{words} </span></>}{time && <time dateTime={time} title={f.time ? time : `before ${time}`}>{f.sequence ? <a href={link("object", place.value.path, { v: f.sequence })}>{age}</a> : age}</time>}</td><td>{text}</td></tr>;
+          <td class="age">{f && <><span class="as" title={words} aria-hidden="true">{mark}</span><span class="sr">{words} </span></>}{time && <time dateTime={time} title={f.time ? time : `before ${time}`}>{f.sequence ? <a href={link("object", place.value.path, { v: f.sequence })}>{age}</a> : age}</time>}</td><td>{brief(text)}</td></tr>;
       })}
     </tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>
   </>;

@@ -5,15 +5,20 @@ import { unlock } from "./api";
 // The token of `watcherd ui` leaves the address at once.
 const given = /^#token=([^&]+)$/.exec(location.hash);
 if (given) {
-  unlock(decodeURIComponent(given[1]!));
+  unlock(decoded(given[1]!));
   history.replaceState(null, "", location.pathname);
 }
 
 export interface Place { view: string; path: string[]; query: URLSearchParams }
 
+/** A part of an address, which may be anything. */
+function decoded(text: string): string {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 function parse(): Place {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [view = "", ...rest] = path.split("/").map(decodeURIComponent);
+  const [view = "", ...rest] = path.split("/").map(decoded);
   return { view: view || "feed", path: rest, query: new URLSearchParams(query) };
 }
 
@@ -25,7 +30,7 @@ export function link(view: string, path: string[] = [], query: Record<string, st
   const list = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) if (value !== undefined && value !== "") list.set(key, String(value));
   const text = list.toString();
-  return "#/" + [view, ...path].map(encodeURIComponent).join("/") + (text && "?" + text);
+  return "#/" + [view, ...path].map((part) => encodeURIComponent(part.replace(/\p{Cs}/gu, "\ufffd"))).join("/") + (text && "?" + text);
 }
 
 /** Changes parts of the query: by a step of the browser's history, or in place. */

@@ -4,11 +4,22 @@ import type { Json, Resource } from "./api";
 const two = (n: number) => String(n).padStart(2, "0");
 const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
 
-/** A time of the clock: with milliseconds, and with its day if that is not today. */
+/** Now, by the clock of the daemon: that of the browser may be wrong. */
+export const now = () => Date.now() + ahead;
+let ahead = 0;
+
+/** Takes the time of an answer, which has no fractions of a second. */
+export function heard(date: string | null) {
+  const off = Date.parse(date ?? "") + 500 - Date.now();
+  if (!Number.isNaN(off)) ahead = Math.abs(off) < 5000 ? 0 : off;
+}
+
+/** A time of the clock: with milliseconds, and with its day if that is not today. -5m stays what it is. */
 export function clock(time: string | number, exact = true): string {
   const d = new Date(time);
+  if (Number.isNaN(d.getTime())) return String(time);
   const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}`;
-  return day(d) === day(new Date()) ? at : `${day(d)} ${at}`;
+  return day(d) === day(new Date(now())) ? at : `${day(d)} ${at}`;
 }
 
 /** How long a duration is, in at most two units. */
@@ -20,7 +31,7 @@ export function span(ms: number): string {
   return `${Math.floor(s / 86400)}d${s % 86400 >= 3600 ? ` ${Math.floor(s % 86400 / 3600)}h` : ""}`;
 }
 
-export const ago = (time?: string) => time ? `${span(Date.now() - Date.parse(time))} ago` : "never";
+export const ago = (time?: string) => time ? `${span(now() - Date.parse(time))} ago` : "never";
 
 export const count = (n: number) => n.toLocaleString("en-US");
 
@@ -39,9 +50,13 @@ export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}
 /** The summary of a change, with arrows as people write them. */
 export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
 
-const plain = /^[A-Za-z_/.$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
+const plain = /^[A-Za-z_/$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
 const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
-const scalar = (v: Json): string => typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v : JSON.stringify(v);
+const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
+  : JSON.stringify(v).replace(/[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+
+// What a block of YAML has as it is: no control characters, and no line breaks but the usual one.
+const printable = /^[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\u{10000}-\u{10ffff}]*$/u;
 
 /** A value as YAML. Strings that could be read as something else are quoted. */
 export function yaml(v: Json, indent = ""): string {
@@ -56,7 +71,7 @@ export function yaml(v: Json, indent = ""): string {
     if (keys.length) {
       return keys.map((key) => {
         const value = v[key]!, name = scalar(key);
-        if (typeof value === "string" && value.includes("\n") && /^[^\s]/.test(value) && !/[\r\t\0]|\n\s*\n$/.test(value)) {
+        if (typeof value === "string" && value.includes("\n") && /^[^\s]/.test(value) && printable.test(value) && !/\n\s*\n$/.test(value)) {
           const end = value.endsWith("\n");
           return `${indent}${name}: |${end ? "" : "-"}\n` + (end ? value.slice(0, -1) : value).split("\n").map((l) => l && `${indent}  ${l}`).join("\n");
         }
@@ -67,6 +82,9 @@ export function yaml(v: Json, indent = ""): string {
   }
   return scalar(v);
 }
+
+/** A text of which only the beginning is shown if it is long: a line of a megabyte takes seconds to lay out. */
+export const brief = (text: string, most = 4000) => text.length > most ? `${text.slice(0, most)}… (${count(text.length)} characters)` : text;
 
 /** The object as `kubectl apply` takes it: without what the server sets. */
 export function appliable(object: Json): Json {
@@ -87,7 +105,8 @@ export function fields(a: Json | undefined, b: Json | undefined, path = "", into
   const dot = (key: string) => /^[\w-]+$/.test(key) ? (path && path + ".") + key : `${path}["${key}"]`;
   const x = a === undefined ? {} : a, y = b === undefined ? {} : b;
   if (isMap(x) && isMap(y) && Object.keys(x).length + Object.keys(y).length) {
-    for (const key of new Set([...Object.keys(x), ...Object.keys(y)])) fields(x[key], y[key], dot(key), into);
+    const own = (of: { [key: string]: Json }, key: string) => Object.hasOwn(of, key) ? of[key] : undefined; // not its "constructor"
+    for (const key of new Set([...Object.keys(x), ...Object.keys(y)])) fields(own(x, key), own(y, key), dot(key), into);
   } else if (Array.isArray(a) && Array.isArray(b)) {
     const key = ["name", "type", "key", "containerPort", "port", "uid"].find((k) => [a, b].every((l) => l.length && new Set(l.map((v) => isMap(v) ? v[k] : undefined)).size === l.length && l.every((v) => isMap(v) && v[k] !== undefined)));
     if (key) {
@@ -95,6 +114,6 @@ export function fields(a: Json | undefined, b: Json | undefined, path = "", into
       const before = index(a), after = index(b);
       for (const name of new Set([...before.keys(), ...after.keys()])) fields(before.get(name), after.get(name), `${path}[${key}=${String(name)}]`, into);
     } else for (let i = 0; i < Math.max(a.length, b.length); i++) fields(a[i], b[i], `${path}[${i}]`, into);
-  } else if (JSON.stringify(a) !== JSON.stringify(b)) into.push({ path, before: a, after: b });
+  } else if (a === undefined || b === undefined || yaml(a) !== yaml(b)) into.push({ path, before: a, after: b });
   return into;
 }
