@@ -265,7 +265,8 @@ func TestCanary(t *testing.T) {
 		for _, path := range []string{
 			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/config", "/api/v1/deadletters/refusing",
 			"/api/v1/objects/secrets", "/api/v1/objects/configmaps/" + ns + "/planted", "/api/v1/objects/deployments", "/api/v1/objects/widgets",
-			"/api/v1/deadletters/misshaped", "/api/v1/events?follow=false&since=1h", "/api/v1/history?limit=1000", "/api/v1/history?path=data.password",
+			"/api/v1/deadletters/misshaped", "/api/v1/deadletters/refusing?events=true", "/api/v1/deadletters/misshaped?events=true",
+			"/api/v1/events?follow=false&since=1h", "/api/v1/events?follow=false&since=1h&view=feed", "/api/v1/history?limit=1000", "/api/v1/history?path=data.password",
 			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/objects/secrets?at=-1s", "/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
 			"/at/-1s/api/v1/secrets", "/at/-1s/api/v1/namespaces/" + ns + "/configmaps/planted",
 			"/api/v1/objects/secrets/" + ns + "/planted/versions", "/api/v1/objects/secrets/" + ns + "/planted/diff", "/api/v1/objects/configmaps/" + ns + "/planted/diff?from=1h",
@@ -356,6 +357,7 @@ sinks:
 		run("body", "--config", d.path("watcherd.yaml"), "--sink", sink, "--event", d.path("tailed.jsonl"))
 	}
 	run("deadletters", "list", "--sink", "refusing", "--admin", "http://"+admin)
+	run("deadletters", "list", "--sink", "refusing", "--events", "--admin", "http://"+admin)
 	run("status", "--admin", "http://"+admin)
 	run("record", "--kubeconfig", c.Kubeconfig, "-n", ns, "--resource", "secrets", "--out", d.path("recording"), "--", "sleep", "1")
 	read(d.path("recording"), "secrets")
