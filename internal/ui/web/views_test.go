@@ -440,6 +440,11 @@ sinks:
 	// By a filter, after a count.
 	takes.Store(false)
 	configMap(t, http.MethodPost, ns, "one", nil)
+	p.sees(".group", `1 .*422`)
+	takes.Store(true) // of a sink that refuses all, one event becomes a dead letter at a time
+	configMap(t, http.MethodPost, ns, "taken", nil)
+	p.sees("tr.chosen [data-label=Delivered]", "2")
+	takes.Store(false)
 	configMap(t, http.MethodPost, ns, "other", nil)
 	p.sees(".group", `2 .*422`)
 	p.fill("name", "other")

@@ -1,6 +1,6 @@
 // Between: what a period changed in the end, and whether the answer is complete.
 import type { ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
@@ -31,6 +31,8 @@ export function Between({ status }: { status?: Status }) {
   const c = answer.value, [busy, work] = useState(false);
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
+  // Not again for each status.
+  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c]);
   return <div class="page">
     <h1>{recording ? "Recording" : "Between"}</h1>
     {recording ? <p>While <code>{recording.command.join(" ")}</code> ran, which ended with exit code {recording.exitCode}.{recording.leftOut > 0 && <span class="notice gap"> The versions of {some(recording.leftOut, "object")} did not fit in this page.</span>}</p> : <div class="filter" role="search">
@@ -49,20 +51,20 @@ export function Between({ status }: { status?: Status }) {
           : "nothing changed"}{c.churned > 0 && <span class="quiet">; {some(c.churned, "object")} changed and ended as before</span>}. <Verdict of={c} />
         {c.truncated && <span class="verdict gap">only the first part: narrow the period</span>}
       </p>
-      {sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>)}
+      {lists}
     </>}
   </div>;
 }
 
 function List({ of, answer }: { of: Group[]; answer: Changes }) {
-  const [all, set] = useState(false);
+  const [most, set] = useState(shown);
   return <>
-    <ul class="net">{(all ? of : of.slice(0, shown)).map((g) => {
+    <ul class="net">{of.slice(0, most).map((g) => {
       const { change: i, owner } = g, below = <Below of={g} answer={answer} />;
       if (i) return <Net key={path(i)} of={i} answer={answer}>{below}</Net>;
       return owner && <li key={Object.values(owner).join()}><span /><span /><span class="kind">{owner.kind}</span><span class="name"><RefName of={owner} /></span>{below}</li>;
     })}</ul>
-    {!all && of.length > shown && <button onClick={() => set(true)}>{some(of.length - shown, "more object")}</button>}
+    {of.length > most && <button onClick={() => set(most + 1000)}>{some(of.length - most, "more object")}</button>}
   </>;
 }
 
