@@ -403,3 +403,32 @@ func TestInterruptedFillHoldsNoLog(t *testing.T) {
 		}
 	}
 }
+
+// TestHoleBeforeAnInterruptedFill interrupts the return of a sink after retention has removed records
+// of its absence. Its next return still reports that.
+func TestHoleBeforeAnInterruptedFill(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "sink")
+	minutes(t, s, 0, 3, 100)
+	if err := s.LeaveSink("sink"); err != nil {
+		t.Fatal(err)
+	}
+	minutes(t, s, 3, 20, 100)
+	if _, err := s.retain(testEpoch.Add(23*time.Minute), Limits{RetentionMaxAge: 10 * time.Minute}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"at first", "after an interruption", "after two"} {
+		if err := s.RejoinSink("sink", FromNow); err != nil {
+			t.Fatal(err)
+		}
+		if a, ok := q.Absence(); !ok || !a.Lost {
+			t.Errorf("%s: the absence is %+v, %t", when, a, ok)
+		}
+		if _, err := s.Fill(t.Context(), "sink", always(0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.LeaveSink("sink"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -341,7 +341,10 @@ func (s *Store) interruptFill(q *Queue) error {
 		if err != nil {
 			return fmt.Errorf("sink %s: %w", q.name, err)
 		}
-		next.after, next.count = from-1, max(next.count, count)
+		next.after = from - 1
+		if !s.lostSince(&next) { // else it stays to be reported
+			next.count = max(next.count, count)
+		}
 		if next.time.IsZero() { // from now on it misses what is removed
 			next.time = s.opts.Now().UTC()
 		}
@@ -429,12 +432,20 @@ func (q *Queue) Absence() (a Absence, ok bool) {
 		return a, false
 	}
 	a.Since = m.time
+	a.Lost = s.lostSince(m)
 	s.log.mu.Lock()
 	if len(s.log.marks) > 0 {
-		a.Lost, a.LostTo = s.log.marks[0].count > m.count, s.log.marks[0].time
+		a.LostTo = s.log.marks[0].time
 	}
 	s.log.mu.Unlock()
 	return a, true
+}
+
+// lostSince reports whether retention has removed records since the sink left.
+func (s *Store) lostSince(m *membership) bool {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	return !m.time.IsZero() && len(s.log.marks) > 0 && s.log.marks[0].count > m.count
 }
 
 // setMembership writes a membership, durably; the caller holds sinkTable.ensuring.
