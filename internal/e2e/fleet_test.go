@@ -161,7 +161,7 @@ func (a *agent) write(n int) {
 			}
 		}
 		slices.Sort(live)
-		name := ""
+		var name string
 		switch p := a.rng.Float64(); {
 		case len(live) == 0 || p < 0.3:
 			a.objects++

@@ -72,7 +72,7 @@ func samples() map[string]*event.Event {
 			}
 			e.Incomplete = true
 		}),
-		"feed": with(func(e *event.Event) { e.Feed, e.ClusterUID = "pods", "0b2c7a1e-5d7f-4f4e-9d58-5f3b1f0a9c11" }),
+		"feed":   with(func(e *event.Event) { e.Feed, e.ClusterUID = "pods", "0b2c7a1e-5d7f-4f4e-9d58-5f3b1f0a9c11" }),
 		"no-uid": with(func(e *event.Event) { e.UID = "" }),
 		"gap": {
 			ID: event.ID("cluster", event.Gap, pods, "", "", "10-20"), Type: event.Gap, Time: at, Sequence: 7, Cluster: "prod-eu-1", Resource: pods,
