@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -249,17 +247,17 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 		out.Truncated = out.Truncated || time.Since(began) > patience
 		return out.Truncated
 	}
-	var groupResources []schema.GroupResource
+	var resources []event.Resource
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
-		groupResources = append(groupResources, gr)
+		resources = append(resources, event.Resource{Group: gr.Group, Resource: gr.Resource})
 	}
-	slices.SortFunc(groupResources, func(a, b schema.GroupResource) int {
+	slices.SortFunc(resources, func(a, b event.Resource) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
 	})
-	for _, gr := range slices.Compact(groupResources) {
+	for _, resource := range slices.Compact(resources) {
 		// Owner references rarely change: an object that exists is read only if it has one now.
-		all := Objects{Resource: event.Resource{Group: gr.Group, Resource: gr.Resource}, Namespace: namespace}
+		all := Objects{Resource: resource, Namespace: namespace}
 		exists, owned := map[string]bool{}, 0
 		for _, p := range r.partitions(all.Resource) {
 			err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
@@ -289,7 +287,7 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 		}
 		for after := ""; ; {
 			_, next, err := r.EachAt(ctx, all, t, after, ownedPage, func(s *State) bool {
-				item, ok := owner.owned(gr, s)
+				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
 					return false
@@ -326,7 +324,7 @@ func (o *reference) is(apiVersion, kind, name, uid string) bool {
 }
 
 // owned returns an object of a resource if it names the owner.
-func (o *reference) owned(gr schema.GroupResource, s *State) (item OwnedObject, ok bool) {
+func (o *reference) owned(resource event.Resource, s *State) (item OwnedObject, ok bool) {
 	meta, err := rawjson.ScanHead(s.Object)
 	if err != nil { // there is none, or it is not shown
 		return item, false
@@ -337,7 +335,8 @@ func (o *reference) owned(gr schema.GroupResource, s *State) (item OwnedObject, 
 		Controller bool   `json:"controller"`
 	}
 	_ = json.Unmarshal(meta.OwnerReferences, &refs) // what has another type is left out
-	item = OwnedObject{Resource: event.Resource{Group: gr.Group, Resource: gr.Resource, Kind: string(meta.Kind)}, Namespace: s.Namespace, Name: s.Name, As: s.As, Since: s.Time}
+	item = OwnedObject{Resource: resource, Namespace: s.Namespace, Name: s.Name, As: s.As, Since: s.Time}
+	item.Resource.Kind = string(meta.Kind)
 	_, version, found := strings.Cut(string(meta.APIVersion), "/")
 	if item.Resource.Version = version; !found {
 		item.Resource.Version = string(meta.APIVersion)
