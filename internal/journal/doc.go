@@ -13,6 +13,11 @@
 // Each entry has the checksum of the one before it, and a directory has that of its last entry: a
 // directory that is not of this journal, and a stream that has lost entries, are recognized.
 //
+// # Snapshots
+//
+// A second stream has a copy of the store as of an entry, with which a directory is seeded that lacks entries which
+// the stream has no longer. See [Snapshot].
+//
 // # Who may use what
 //
 // A [Client] may be used from any goroutine. A [Reader] and a [Writer] belong to one goroutine each, but for

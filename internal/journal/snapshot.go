@@ -37,6 +37,7 @@ type Snapshot struct {
 	parts int
 }
 
+// The errors of a snapshot, which others of this package can be, too.
 var (
 	// ErrSnapshot: the snapshot cannot be used.
 	ErrSnapshot = errors.New("the snapshot of the journal is damaged")

@@ -75,9 +75,9 @@ func TestErase(t *testing.T) {
 		t.Helper()
 		b := s.NewBatch()
 		for range 50 {
-			payload := make([]byte, 100)
-			for i := range payload {
-				payload[i] = byte(random.Uint32())
+			var payload []byte
+			for range 100 {
+				payload = append(payload, byte(random.Uint32()))
 			}
 			payload = append(payload, canary...)
 			b.Append(store.Record{Time: time.Now(), Payload: payload}, nil)

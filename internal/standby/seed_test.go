@@ -48,7 +48,7 @@ func seedUntilKilled() bool {
 		_, err = m.Lead(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1) //nolint:forbidigo // it is the main function of this process
+	os.Exit(1)
 	return true
 }
 

@@ -66,6 +66,9 @@
 // [Store.EraseObsolete] then removes from the files everything that was overwritten or
 // deleted before it.
 //
+// Copied whole. [Store.Dump] writes what the store has as of one moment, and [Seed] replaces the contents of a
+// directory by that, verified: a crash leaves what it had or all of the new.
+//
 // Repaired while it runs. When a compaction fails on a damaged block, [Store.Run]
 // overwrites the block with an empty one (repair.go), as all writes would stop
 // otherwise. Entries whose record was in it become dead letters; one dead letter stands

@@ -121,6 +121,8 @@ var (
 	ErrClock = errors.New("set the clock, sequences of events are taken from it")
 	// ErrUnknownSink: no such sink was ever ensured, or it was purged.
 	ErrUnknownSink = errors.New("unknown sink")
+	// ErrSeed: what a store was to be seeded with is incomplete or damaged.
+	ErrSeed = errors.New("the copy of the store is incomplete or damaged")
 	// ErrDeadLettersFull: the dead letters have used up their share of the store.
 	// The entry stays in its queue.
 	ErrDeadLettersFull = errors.New("the dead letters have used up their share of the store; retry or drop them")

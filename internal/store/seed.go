@@ -88,9 +88,6 @@ func (e dumpEnd) write(w io.Writer) error {
 	return err
 }
 
-// ErrSeed: what a store was to be seeded with is incomplete or damaged.
-var ErrSeed = errors.New("the copy of the store is incomplete or damaged")
-
 // Seed replaces the contents of a store, that no process uses, by what [Store.Dump] has written, which must be as of want.
 // It compares the checksum with what it reads from the disk. A failure, or a crash at any moment, leaves the contents
 // of before or all of the new; the next Open removes the rest. See [Open] for other errors.
