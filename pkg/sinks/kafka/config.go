@@ -258,13 +258,13 @@ func (s *SASL) aws() *aws.Source {
 	return &aws.Source{AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken, Path: "sasl."}
 }
 
-// TakesHeartbeats implements sinks.HeartbeatTaker.
-func (c *Config) TakesHeartbeats() bool { return c.Mode == History }
-
 // Defaults are the delivery settings for Kafka. One lane: those of a sink take turns.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 500, MaxBytes: 4 << 20, Concurrency: 1}
 }
+
+// TakesHeartbeats implements sinks.HeartbeatTaker.
+func (c *Config) TakesHeartbeats() bool { return c.Mode == History }
 
 // Open makes the sink. It connects with the first Write.
 func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {

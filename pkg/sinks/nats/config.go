@@ -151,13 +151,13 @@ func (j *JetStream) validate() error {
 }
 
 // Defaults are the delivery settings for NATS: batches whose publishes are under
-// TakesHeartbeats implements sinks.HeartbeatTaker.
-func (*Config) TakesHeartbeats() bool { return true }
-
 // way together, on one connection.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 256, MaxBytes: 4 << 20, Concurrency: 1}
 }
+
+// TakesHeartbeats implements sinks.HeartbeatTaker.
+func (*Config) TakesHeartbeats() bool { return true }
 
 // Open makes the sink. It connects with the first Write.
 func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {

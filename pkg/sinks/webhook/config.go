@@ -241,13 +241,13 @@ func validateURL(path, text string, query bool) error {
 }
 
 // Defaults are the delivery settings for webhooks: an event a request, four
-// TakesHeartbeats implements sinks.HeartbeatTaker.
-func (*Config) TakesHeartbeats() bool { return true }
-
 // requests at once.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 1, MaxBytes: 1 << 20, Concurrency: 4}
 }
+
+// TakesHeartbeats implements sinks.HeartbeatTaker.
+func (*Config) TakesHeartbeats() bool { return true }
 
 // Open makes the sink. Secrets and files are first read by Write, so one that is
 // missing pauses this sink and no other.
