@@ -109,8 +109,8 @@ func (f *adminFlags) settings() (*config.Admin, error) {
 	if found, ok := errors.AsType[*config.Errors](err); ok && found.Partial() != nil && !slices.ContainsFunc(found.List, aboutAdmin) {
 		cfg, err = found.Partial(), nil
 	}
-	switch {
-	case f.config == "" && (err != nil || cfg.Admin.Listen == ""):
+	switch found := err == nil && cfg.Admin.Listen != ""; {
+	case f.config == "" && !found:
 		return nil, nil //nolint:nilnil // there is none
 	case err != nil:
 		_, err = watcherd.Load(f.config, kinds.Builtin()) // its error is that of run

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -187,7 +186,7 @@ func TestCompactionsWaitForABackup(t *testing.T) {
 		<-fs.begun
 		synctest.Wait()
 		before := removal.compacted.Load()
-		go func() { compaction <- engine.CompactAll(context.Background(), s.db) }()
+		go func() { compaction <- engine.CompactAll(t.Context(), s.db) }()
 		time.Sleep(time.Minute)
 		if n := removal.compacted.Load() - before; n > 0 {
 			t.Errorf("compactions began %d tables during the backup", n)

@@ -54,7 +54,7 @@ type sequencer struct {
 
 func newSequencer(j Journal) *sequencer {
 	q := &sequencer{journal: j, due: make(chan struct{}, 1), erases: make(chan chan<- error)}
-	q.ctx, q.cancel = context.WithCancel(context.Background()) //nolint:gosec // cancelled by Close
+	q.ctx, q.cancel = context.WithCancel(context.Background())
 	return q
 }
 
