@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -168,4 +169,33 @@ func TestPageThatContinuesWithItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the list is refused", func() bool { return strings.Contains(sub.Status().Message, "continues with itself") })
+}
+
+// An object is one line, whatever a server sends: receivers of lines and of server-sent events take another line for
+// another event.
+func TestObjectIsOneLine(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		const object = "{\n \"apiVersion\": \"v1\",\r\n \"kind\": \"ConfigMap\",\n\n \"metadata\": {\"name\":\"%s\",\r\"namespace\":\"ns\",\"uid\":\"u\",\"resourceVersion\":\"%d\"},\"data\":{\"a\":\"\\n \"}}"
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if isList(r) {
+				_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"300"},"items":[`+object+`]}`, "a", 299)
+				return true
+			}
+			_, _ = fmt.Fprintf(w, `{"type":"ADDED","object":`+strings.ReplaceAll(object, "\n", "\r")+"}\n", "b", 301)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return true
+		})
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		for _, name := range []string{"a", "b"} {
+			o := j.objects[name]
+			if o == nil {
+				t.Fatalf("no object %s", name)
+			}
+			raw, err := o.AppendJSON(nil)
+			if err != nil || strings.ContainsAny(string(raw), "\r\n") || !strings.Contains(string(raw), `"\n "`) {
+				t.Errorf("%q, %v", raw, err)
+			}
+		}
+	})
 }
