@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apidiscovery "k8s.io/api/apidiscovery/v2"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -196,6 +197,24 @@ func TestObjectIsOneLine(t *testing.T) {
 			if err != nil || strings.ContainsAny(string(raw), "\r\n") || !strings.Contains(string(raw), `"\n "`) {
 				t.Errorf("%q, %v", raw, err)
 			}
+		}
+	})
+}
+
+// Resources whose names no API server accepts in a definition are not served: one with a dot could have the name of a
+// resource of another group, and names are printed.
+func TestResourcesWithOddNames(t *testing.T) {
+	resolved(t, func(t *testing.T, _ *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		d.set(func(groups []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			return append(groups, group("com", version("v1", serves("widgets.example", "Widget"), serves("a\n- b", "A"), serves("x@y", "X"),
+				serves("\x1b[2J", "E"), serves("", "N"), serves("..", "D"), serves("Large", "L"), serves("fine-2", "Fine"))))
+		})
+		if err := r.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all, err := r.Resolve("*.com")
+		if err != nil || len(all) != 1 || all[0].GVR.Resource != "fine-2" {
+			t.Errorf("%+v, %v", all, err)
 		}
 	})
 }
