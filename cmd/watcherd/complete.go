@@ -105,9 +105,9 @@ func (f completion) asked(cmd *cobra.Command, args []string, word string) ([]str
 	return list[:min(len(list), maxCompletions)], cobra.ShellCompDirectiveNoFileComp
 }
 
-// isWord reports whether a shell takes a text as it is: names of roles may be commands.
+// isWord reports whether a shell takes a text as it is, and the command takes it as no flag: names of roles may be either.
 func isWord(s string) bool {
-	return s == clean(s) && !strings.ContainsAny(s, " $`\"'\\|&;<>()[]{}*?!#~^")
+	return s == clean(s) && !strings.ContainsAny(s, " $`\"'\\|&;<>()[]{}*?!#~^") && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "=")
 }
 
 func namesOf[T any](list []T, name func(T) string) []string {
@@ -192,7 +192,9 @@ func completeContexts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra
 	}
 	var names []string
 	for name := range config.Contexts {
-		names = append(names, name)
+		if isWord(name) {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	return names, cobra.ShellCompDirectiveNoFileComp

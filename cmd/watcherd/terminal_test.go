@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -88,11 +89,23 @@ func checkClean(t *testing.T, what, text string) {
 // TestCompletedWords: a shell runs no part of a completed name.
 func TestCompletedWords(t *testing.T) {
 	names := completion(func(context.Context, *client.Client, *cobra.Command, []string, string) []string {
-		return []string{"system:node", "$(touch x)a", "`touch x`", "a;b", "a b", "a'b", hostile, "web-1.2"}
+		return []string{"system:node", "$(touch x)a", "`touch x`", "a;b", "a b", "a'b", hostile, "web-1.2", "--admin=a", "=ls"}
 	})
 	cmd := newGetCommand()
 	cmd.SetContext(t.Context())
 	if got, _ := names.asked(cmd, nil, ""); !slices.Equal(got, []string{"system:node", "web-1.2"}) {
 		t.Errorf("%q", got)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	contexts := `{"apiVersion":"v1","kind":"Config","contexts":[{"name":"$(touch x)"},{"name":"arn:aws:eks:eu:1:cluster/a"},{"name":"-n"}]}`
+	if err := os.WriteFile(kubeconfig, []byte(contexts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	watch := newWatchCommand()
+	if err := watch.Flags().Set("kubeconfig", kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := completeContexts(watch, nil, ""); !slices.Equal(got, []string{"arn:aws:eks:eu:1:cluster/a"}) {
+		t.Errorf("contexts: %q", got)
 	}
 }

@@ -4,7 +4,7 @@
 // Guarantees:
 //
 //   - Every fault has a line and a column in the expression.
-//   - An expression is bounded in length and depth, an evaluation in cost and memory, a
+//   - An expression is bounded in length and nesting, an evaluation in cost and memory, a
 //     call of matches() in the work of its pattern.
 //
 // Which functions and variables there are is decided by the importing packages.
@@ -31,6 +31,7 @@ import (
 const (
 	MaxExpression = 16 << 10 // characters
 	maxDepth      = 100
+	maxNesting    = 32    // of lists, maps, loops, optional values and types: the time to check it grows faster than its cube
 	maxRegex      = 5_000 // instructions of a compiled regular expression
 )
 
@@ -53,7 +54,13 @@ type Fault struct {
 // Compile parses and checks an expression, or returns all its faults. The patterns of
 // matches() must be literals.
 func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
-	checked, issues := env.Compile(text)
+	checked, issues := env.Parse(text)
+	if issues.Err() == nil {
+		if deep := tooDeep(ast.NavigateAST(checked.NativeRep()), 0); deep != nil {
+			return nil, []Fault{FaultAt(checked, deep.ID(), fmt.Sprintf("lists, maps, loops, optional values and types nest deeper than %d", maxNesting))}
+		}
+		checked, issues = env.Check(checked)
+	}
 	var faults []Fault
 	if issues.Err() == nil {
 		for _, e := range ast.MatchDescendants(ast.NavigateAST(checked.NativeRep()), ast.FunctionMatcher(overloads.Matches)) {
@@ -71,6 +78,28 @@ func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
 		})
 	}
 	return nil, faults
+}
+
+// tooDeep returns what is nested too deep in an expression that is in depth others, nil if there is nothing.
+func tooDeep(e ast.NavigableExpr, depth int) ast.NavigableExpr {
+	switch e.Kind() {
+	case ast.ListKind, ast.MapKind, ast.StructKind, ast.ComprehensionKind:
+		depth++
+	case ast.CallKind:
+		switch e.AsCall().FunctionName() {
+		case "of", "ofNonZeroValue", "optional.of", "type":
+			depth++
+		}
+	}
+	if depth > maxNesting {
+		return e
+	}
+	for _, child := range e.Children() {
+		if deep := tooDeep(child, depth); deep != nil {
+			return deep
+		}
+	}
+	return nil
 }
 
 var (

@@ -19,12 +19,17 @@ type Present struct {
 
 func (j *Client) replicasSubject() string { return "watcherd.replicas." + j.Stream }
 
+// answerTo is what an answer is authenticated with. Any client may ask, so it is no header of a message in a stream.
+func (j *Client) answerTo(question []byte) []byte {
+	return append([]byte(j.replicasSubject()+" "), question...)
+}
+
 // Answer answers those who Ask, until the client is closed. State may be called from any goroutine.
 func (j *Client) Answer(state func() Present) error {
 	_, err := j.conn.Subscribe(j.replicasSubject(), func(m *nats.Msg) {
 		text, err := json.Marshal(state())
 		if err == nil {
-			err = m.Respond(j.Keys.seal(text, m.Data))
+			err = m.Respond(j.Keys.seal(text, j.answerTo(m.Data)))
 		}
 		if err != nil && !j.conn.IsClosed() {
 			j.Log.Debug("another replica gets no answer", "error", err)
@@ -53,15 +58,18 @@ func (j *Client) Ask(ctx context.Context, wait time.Duration) ([]Present, error)
 	var all []Present
 	for {
 		m, err := answers.NextMsgWithContext(ctx)
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders) {
+		if errors.Is(err, context.DeadlineExceeded) {
 			return all, nil
+		}
+		if errors.Is(err, nats.ErrNoResponders) { // of any client
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		for _, key := range j.Keys.list {
 			var p Present
-			if text, err := j.Keys.open(key.id, m.Data, question); err == nil && json.Unmarshal(text, &p) == nil {
+			if text, err := j.Keys.open(key.id, m.Data, j.answerTo(question)); err == nil && json.Unmarshal(text, &p) == nil {
 				all = append(all, p)
 				break
 			}

@@ -183,3 +183,26 @@ func TestMetered(t *testing.T) {
 		}
 	}
 }
+
+// TestNesting: an expression of a client whose types take seconds to check is refused. One of 500 bytes took 7 s and 2 GB.
+func TestNesting(t *testing.T) {
+	for name, form := range map[string]string{
+		"list": "[%s]", "map": "{'a': %s}", "optional": "optional.of(%s)", "not zero": "optional.ofNonZeroValue(%s)", "type": "type(%s)",
+		"condition": "[true ? %s : dyn([])]", "loop": "[1].map(x, %s)",
+	} {
+		of := func(n int) []celexpr.Fault {
+			text := "1"
+			for range n {
+				text = strings.Replace(form, "%s", text, 1)
+			}
+			_, faults := CompileCondition("dyn(" + text + ") == 1")
+			return faults
+		}
+		if faults := of(10); len(faults) > 0 {
+			t.Errorf("%s, 10 deep: %v", name, faults)
+		}
+		if faults := of(60); len(faults) != 1 || !strings.Contains(faults[0].Msg, "nest deeper than") {
+			t.Errorf("%s, 60 deep: %v", name, faults)
+		}
+	}
+}

@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apidiscovery "k8s.io/api/apidiscovery/v2"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -168,4 +170,51 @@ func TestPageThatContinuesWithItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the list is refused", func() bool { return strings.Contains(sub.Status().Message, "continues with itself") })
+}
+
+// An object is one line, whatever a server sends: receivers of lines and of server-sent events take another line for
+// another event.
+func TestObjectIsOneLine(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		const object = "{\n \"apiVersion\": \"v1\",\r\n \"kind\": \"ConfigMap\",\n\n \"metadata\": {\"name\":\"%s\",\r\"namespace\":\"ns\",\"uid\":\"u\",\"resourceVersion\":\"%d\"},\"data\":{\"a\":\"\\n \"}}"
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if isList(r) {
+				_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"300"},"items":[`+object+`]}`, "a", 299)
+				return true
+			}
+			_, _ = fmt.Fprintf(w, `{"type":"ADDED","object":`+strings.ReplaceAll(object, "\n", "\r")+"}\n", "b", 301)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return true
+		})
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		for _, name := range []string{"a", "b"} {
+			o := j.objects[name]
+			if o == nil {
+				t.Fatalf("no object %s", name)
+			}
+			raw, err := o.AppendJSON(nil)
+			if err != nil || strings.ContainsAny(string(raw), "\r\n") || !strings.Contains(string(raw), `"\n "`) {
+				t.Errorf("%q, %v", raw, err)
+			}
+		}
+	})
+}
+
+// Resources whose names no API server accepts in a definition are not served: one with a dot could have the name of a
+// resource of another group, and names are printed.
+func TestResourcesWithOddNames(t *testing.T) {
+	resolved(t, func(t *testing.T, _ *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		d.set(func(groups []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			return append(groups, group("com", version("v1", serves("widgets.example", "Widget"), serves("a\n- b", "A"), serves("x@y", "X"),
+				serves("\x1b[2J", "E"), serves("", "N"), serves("..", "D"), serves("Large", "L"), serves("fine-2", "Fine"))))
+		})
+		if err := r.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all, err := r.Resolve("*.com")
+		if err != nil || len(all) != 1 || all[0].GVR.Resource != "fine-2" {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
 }

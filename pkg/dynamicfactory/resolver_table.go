@@ -96,8 +96,8 @@ func resourcesOf(gv schema.GroupVersion, list []metav1.APIResource) []servedReso
 	var out []servedResource
 	for i := range list {
 		r := &list[i]
-		if strings.Contains(r.Name, "/") {
-			continue // a subresource
+		if !nameForm.MatchString(r.Name) {
+			continue // a subresource, or metrics of an aggregated server; with a dot it could pass for one of another group
 		}
 		s := servedResource{
 			Resource: Resource{
@@ -167,6 +167,7 @@ type selector struct{ group, version *string }
 
 var (
 	patternForm = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\.?$`)
+	nameForm    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	versionForm = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
 )
 

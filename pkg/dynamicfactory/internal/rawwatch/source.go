@@ -1,8 +1,10 @@
 package rawwatch
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -610,6 +612,13 @@ func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Obj
 
 // scan applies the edit and reads the metadata. The results are valid until the next call.
 func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
+	if bytes.IndexByte(raw, '\n') >= 0 || bytes.IndexByte(raw, '\r') >= 0 { // which texts of JSON do not have
+		var line bytes.Buffer
+		if err := json.Compact(&line, raw); err != nil {
+			return nil, nil, &apiclient.UnreadableError{Err: err}
+		}
+		raw = line.Bytes()
+	}
 	read := rawjson.Scan
 	if s.cfg.Edit != nil {
 		read = rawjson.ScanHead // the editor checks the rest
