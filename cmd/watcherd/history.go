@@ -281,6 +281,9 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	if err := client.Get(cmd.Context(), path+"/diff", query, &d); err != nil {
 		return err
 	}
+	if d.From.As == history.UnknownBefore && d.To.As == history.UnknownBefore {
+		return errors.New("neither of the states is recorded: the history begins later")
+	}
 	for _, s := range []*history.State{&d.From, &d.To} {
 		switch s.As {
 		case history.UnknownBefore:
