@@ -60,7 +60,7 @@ func (k *checker) delivery(path string, s *Sink) {
 		k.require(r.Per > 0 && r.Per <= maxRatePeriod, path+".rateLimit.per", "must be above 0s, and at most %s", maxRatePeriod)
 	}
 	k.require(s.Heartbeat == 0 || s.Heartbeat >= time.Second, path+".heartbeat", "must be at least 1s")
-	k.require(s.Heartbeat == 0 || s.Body == "", path+".heartbeat", "is for the encodings of format: body makes messages of events of objects")
+	k.require(s.Heartbeat == 0 || s.Body == "", path+".heartbeat", "cannot be combined with body: heartbeats are sent in the sink's format")
 	k.require(s.Retry.Initial > 0, path+".retry.initial", "must be above 0")
 	k.require(s.Retry.Max >= s.Retry.Initial, path+".retry.max", "must not be below retry.initial (%s)", s.Retry.Initial)
 	k.require(s.Retry.PoisonAttempts >= 1, path+".retry.poisonAttempts", "must be at least 1")

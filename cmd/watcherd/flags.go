@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 
@@ -187,6 +188,9 @@ func (f *kubeFlags) load() (*rest.Config, string, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
 	cfg, err := loader.ClientConfig()
 	if errors.Is(err, rest.ErrNotInCluster) || clientcmd.IsEmptyConfig(err) {
+		if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" {
+			return nil, "", fmt.Errorf("KUBECONFIG names no file with a cluster: %s", files)
+		}
 		return nil, "", errors.New("no cluster is configured: set --kubeconfig or KUBECONFIG, create ~/.kube/config, or run inside a cluster")
 	}
 	if err != nil {

@@ -159,7 +159,11 @@ func (g *getter) show(w *wanted, print func(raw []byte) error) error {
 		case err != nil:
 			missing = append(missing, err)
 		case found == 0 && name != "":
-			missing = append(missing, fmt.Errorf("%s %q%s is not among the objects that the watches see", w.resource, name, where))
+			among := "the objects that the watches see"
+			if g.at != "" {
+				among = "the objects recorded at that time"
+			}
+			missing = append(missing, fmt.Errorf("%s %q%s is not among %s", w.resource, name, where, among))
 		case found == 0 && !g.printer.together():
 			fmt.Fprintf(g.cmd.ErrOrStderr(), "No resources found%s.\n", where)
 		}
@@ -204,7 +208,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 		for i := range page.Items {
 			s := &page.Items[i]
 			if s.As != history.Exact {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), s.As)
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), worthWords(s.As))
 			}
 			if len(s.Object) > 0 {
 				if err := visit(s.Object); err != nil {
@@ -214,12 +218,23 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 		}
 		if page.Continue == "" {
 			if page.As != history.Exact {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing at that time: %s\n", page.As)
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing: %s\n", worthWords(page.As))
 			}
 			return nil
 		}
 		query.Set("continue", page.Continue)
 	}
+}
+
+// worthWords is why a state of the past is not exact.
+func worthWords(as history.As) string {
+	switch as {
+	case history.UnknownBefore:
+		return "the history begins later"
+	case history.Gap:
+		return "the history has a gap there"
+	}
+	return string(as)
 }
 
 func visitAll(items []json.RawMessage, visit func(raw []byte) error) error {

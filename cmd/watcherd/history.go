@@ -85,18 +85,18 @@ func newDiffCommand() *cobra.Command {
 func newChangesCommand() *cobra.Command {
 	var o historyOptions
 	cmd := &cobra.Command{
-		Use:   "changes --from TIME [--to TIME]",
+		Use:   "changes (--from TIME | --store DIR) [--to TIME]",
 		Short: "Show what a period changed",
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
-		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
+		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --store recording\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
-	flags.StringVar(&o.from, "from", "", "the beginning; required")
-	flags.StringVar(&o.to, "to", "", "the end (default: now)")
+	flags.StringVar(&o.from, "from", "", "the beginning; required, except for a recording (default: its beginning)")
+	flags.StringVar(&o.to, "to", "", "the end (default: now; without --from, the end of the recording)")
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
@@ -225,6 +225,11 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 	}
 }
 
+// beginning is the first whole second since which every change is in the history.
+func beginning(s *history.Span) string {
+	return s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339)
+}
+
 func printVerdict(w io.Writer, s *history.Span) {
 	for i := range s.Gaps {
 		g := &s.Gaps[i]
@@ -238,8 +243,7 @@ func printVerdict(w io.Writer, s *history.Span) {
 	case s.From.Equal(s.To):
 		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
 	case !s.Since.IsZero():
-		whole := s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339) // not before it
-		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), whole)
+		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), beginning(s))
 	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}
@@ -276,6 +280,9 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	var d history.Difference
 	if err := client.Get(cmd.Context(), path+"/diff", query, &d); err != nil {
 		return err
+	}
+	if d.From.As == history.UnknownBefore && d.To.As == history.UnknownBefore {
+		return errors.New("neither of the states is recorded: the history begins later")
 	}
 	for _, s := range []*history.State{&d.From, &d.To} {
 		switch s.As {
@@ -345,11 +352,19 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 }
 
 func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
-	if o.from == "" {
-		return &usageError{errors.New("--from is required: the beginning of the period")}
-	}
 	if o.group != "none" && o.group != "owner" {
 		return &usageError{fmt.Errorf("--group %q: use owner or none", o.group)}
+	}
+	if o.from == "" {
+		from, to, err := o.store.period()
+		if err != nil {
+			return err
+		}
+		if from.IsZero() {
+			return &usageError{errors.New("--from is required: the beginning of the period")}
+		}
+		o.from = from.Format(time.RFC3339Nano)
+		o.to = cmp.Or(o.to, to.Format(time.RFC3339Nano))
 	}
 	query, err := o.query(map[string]string{"group": o.group})
 	if err != nil {
@@ -410,6 +425,9 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 		fmt.Fprintln(notes, "watcherd: complete: every change of the period is recorded")
 	default:
 		printVerdict(notes, &c.Span)
+		if !c.Since.IsZero() {
+			fmt.Fprintf(notes, "watcherd: --from %s shows what changed since then\n", beginning(&c.Span))
+		}
 	}
 	return nil
 }

@@ -132,8 +132,11 @@ func newReplayCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now()
 			r := admin.ReplayRequest{Sink: sink, FromSequence: from}
-			if since == "" && from == 0 {
+			switch {
+			case cmd.Flags().Changed("from-sequence") && from == 0:
 				return &usageError{errors.New("--from-sequence is a sequence, from 1")}
+			case since == "" && from == 0:
+				return &usageError{errors.New("--since or --from-sequence is required: the beginning of what to replay")}
 			}
 			var err error
 			if r.FromTime, err = timeFlag("--since", since, now); err != nil {
@@ -150,7 +153,6 @@ func newReplayCommand() *cobra.Command {
 	cmd.Flags().StringVar(&since, "since", "", "events since: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().Uint64Var(&from, "from-sequence", 0, "events from this sequence on")
 	cmd.Flags().StringVar(&until, "until", "", "events until: how long ago or a time")
-	cmd.MarkFlagsOneRequired("since", "from-sequence")
 	cmd.MarkFlagsMutuallyExclusive("since", "from-sequence")
 	return cmd
 }

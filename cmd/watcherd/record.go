@@ -498,6 +498,25 @@ func (f *storeFlag) reading(to *adminFlags, run func(*cobra.Command, []string) e
 	}
 }
 
+// period is the time that a recording is of; zero if the folder is none.
+func (f *storeFlag) period() (from, to time.Time, err error) {
+	if f.dir == "" {
+		return from, to, nil
+	}
+	text, err := os.ReadFile(filepath.Join(f.dir, recordedChanges))
+	if errors.Is(err, fs.ErrNotExist) {
+		return from, to, nil
+	}
+	var r recording
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		return from, to, fmt.Errorf("the period of the recording: %w", err)
+	}
+	return r.From, r.To, nil
+}
+
 func isFolder(path string) bool {
 	info, err := os.Stat(strings.TrimSuffix(path, "/"))
 	return err == nil && info.IsDir()

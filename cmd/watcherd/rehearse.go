@@ -32,7 +32,7 @@ func newBacktestCommand() *cobra.Command {
 		Example: "  watcherd backtest --config new.yaml\n  watcherd backtest --config new.yaml --since 7d -o json | jq '.sinks[] | {sink, added, lost}'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if flags.config == "" {
-				return &usageError{errors.New("--config names the configuration to run")}
+				return &usageError{errors.New("--config is required: the configuration to run over the history")}
 			}
 			st, err := watcherd.Load(flags.config, kinds.Builtin())
 			if err != nil {
@@ -71,7 +71,11 @@ func newBacktestCommand() *cobra.Command {
 
 func printBacktest(cmd *cobra.Command, b *retrace.Backtest) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	fmt.Fprintf(notes, "watcherd: %s from %s to %s\n", plural(b.Scanned, "record"), stamp(b.From), stamp(b.To))
+	if b.Scanned == 0 {
+		fmt.Fprintln(notes, "watcherd: the history has no record of the period")
+	} else {
+		fmt.Fprintf(notes, "watcherd: %s from %s to %s\n", plural(b.Scanned, "record"), stamp(b.From), stamp(b.To))
+	}
 	if b.Truncated {
 		fmt.Fprintln(notes, "watcherd: the limit was reached: what is later was not looked at")
 	}

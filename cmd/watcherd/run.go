@@ -195,7 +195,7 @@ func checkArgs(c *cobra.Command) {
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			if strings.Contains(err.Error(), " arg(s), ") { // the words of cobra
+			if strings.Contains(err.Error(), " arg(s), ") || !cmd.HasSubCommands() { // cobra counts, or takes what it does not expect for a command
 				err = fmt.Errorf("usage: %s", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 			}
 			return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}

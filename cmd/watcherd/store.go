@@ -26,7 +26,7 @@ func (f *storeFlags) path() (string, error) {
 	case f.dir != "":
 		return f.dir, nil
 	case f.config == "":
-		return "", &usageError{errors.New("say which store: --store DIR or --config FILE")}
+		return "", &usageError{errors.New("name the store: --store DIR or --config FILE")}
 	}
 	st, err := watcherd.Load(f.config, kinds.Builtin())
 	if err != nil {
@@ -130,14 +130,14 @@ func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 }
 
 func printReport(w io.Writer, dir string, r *inspect.Report) error {
-	fmt.Fprintf(w, "store    %s, layout %d, %d files\n", clean(dir), r.Layout, r.Files)
+	fmt.Fprintf(w, "store    %s, layout %d, %s\n", clean(dir), r.Layout, plural(int(r.Files), "file"))
 	fmt.Fprintf(w, "log      %s, %s, sequences %d to %d\n", plural(int(r.Records), "event"), size(r.RecordBytes), r.First, r.Last)
 	objects, bytes := int64(0), int64(0)
 	for _, p := range r.Partitions {
 		objects += p.Entries
 		bytes += p.Bytes
 	}
-	fmt.Fprintf(w, "ledger   %s, %s, of %s\n", plural(int(objects), "object"), size(bytes), plural(len(r.Partitions), "feed"))
+	fmt.Fprintf(w, "ledger   %s, %s, of %s\n", plural(int(objects), "object"), size(bytes), plural(len(r.Partitions), "resource"))
 	if j := r.Journal; j.Last > 0 {
 		fmt.Fprintf(w, "journal  up to sequence %d of the stream, term %d\n", j.Last, j.Term)
 	}
@@ -151,7 +151,7 @@ func printReport(w io.Writer, dir string, r *inspect.Report) error {
 		fmt.Fprintf(w, "problem  %s\n", clean(p))
 	}
 	if r.OK() {
-		fmt.Fprintln(w, "nothing is wrong with it")
+		fmt.Fprintln(w, "no damage found")
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 		}
 		if began {
 			connected, wait = true, retryFirst
-			fmt.Fprintln(t.notes, "watcherd: the connection to the daemon was lost; it is tried again")
+			fmt.Fprintln(t.notes, "watcherd: lost the connection to the daemon; reconnecting")
 		}
 		select {
 		case <-ctx.Done():

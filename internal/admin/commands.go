@@ -32,6 +32,9 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) error {
 	if in.FromSequence == 0 && in.FromTime.IsZero() {
 		return problemf(http.StatusBadRequest, "say from where: fromTime or fromSequence")
 	}
+	if err := inOrder(in.FromTime, in.ToTime); err != nil {
+		return err
+	}
 	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
 		p.Count, err = s.cfg.Commands.Replay(ctx, in, progress)
 		return p, err
@@ -73,6 +76,9 @@ func (s *Server) backtest(w http.ResponseWriter, r *http.Request) error {
 	}
 	if in.From.IsZero() {
 		return problemf(http.StatusBadRequest, "from is required")
+	}
+	if err := inOrder(in.From, in.To); err != nil {
+		return err
 	}
 	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
 		if p.Backtest, err = s.cfg.Rehearsal.Backtest(ctx, &in, progress); err == nil {

@@ -89,7 +89,7 @@ func (n *names) resolve(pattern string) ([]dynamicfactory.Resource, error) {
 		return nil, n.err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, pattern)
+		return nil, fmt.Errorf("%w %q", dynamicfactory.ErrNotServed, pattern)
 	}
 	return found, nil
 }

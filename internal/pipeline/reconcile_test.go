@@ -55,7 +55,7 @@ func TestReconcile(t *testing.T) {
 		},
 		{
 			name: "one that is insisted on turns out to be missing", unknown: true, insisted: true, after: []dynamicfactory.Resource{pods},
-			ends: "start: watch w: resource widgets.example.com: not served",
+			ends: "start: watch w: resource widgets.example.com: the cluster does not serve",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -46,7 +46,7 @@ func (s served) Resolve(name string) ([]dynamicfactory.Resource, error) {
 			return []dynamicfactory.Resource{r}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, name)
+	return nil, fmt.Errorf("%w %q", dynamicfactory.ErrNotServed, name)
 }
 
 // rig is a Reader of a pipeline that a test describes.
@@ -140,14 +140,14 @@ func TestStatus(t *testing.T) {
 	}
 	r.running.State = st
 	r.feed(pods, &st.Watches[0])
-	r.running.Missing = []Missing{{Watch: "v", Pattern: "gadgets", Err: fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, "gadgets")}}
+	r.running.Missing = []Missing{{Watch: "v", Pattern: "gadgets", Err: fmt.Errorf("%w %q", dynamicfactory.ErrNotServed, "gadgets")}}
 	r.running.Warnings = map[string][]string{"v": {"z", "b"}}
 	want = status.Pipeline{
 		Applied: true,
 		Caches:  []status.Cache{{Resource: "pods"}},
 		Watches: []status.Watch{
 			{Name: "w", Sources: []status.Source{{Resource: "pods.v1", Status: dynamicfactory.Status{WatchStatus: dynamicfactory.WatchStatus{State: dynamicfactory.StateWaiting}}, Edits: []status.Edit{{Key: "redact", Path: "data[*]"}}}}},
-			{Name: "v", Missing: []status.Missing{{Resource: "gadgets", Reason: `not served: "gadgets"`}}, Warnings: []string{"b", "z"}},
+			{Name: "v", Missing: []status.Missing{{Resource: "gadgets", Reason: `the cluster does not serve "gadgets"`}}, Warnings: []string{"b", "z"}},
 		},
 		Routes: []status.Route{{Name: "r", Watches: []string{"w"}, Sinks: []string{"a"}}},
 		Sinks:  []status.Sink{{Name: "a", Kind: "file", Configured: true, State: "stopped"}, stopped},
@@ -256,7 +256,7 @@ func TestView(t *testing.T) {
 	for name, want := range map[string]string{
 		"pods":    "pods: no watch reads it; the watches read nothing yet",
 		"*":       `"*" means 2 resources: name one`,
-		"gadgets": `not served: "gadgets"`,
+		"gadgets": `the cluster does not serve "gadgets"`,
 	} {
 		if _, err := r.View(name); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", name, err, want)

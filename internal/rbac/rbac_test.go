@@ -136,7 +136,7 @@ func (r resolver) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	if found, ok := r[pattern]; ok {
 		return found, nil
 	}
-	return nil, fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, pattern)
+	return nil, fmt.Errorf("%w %q", dynamicfactory.ErrNotServed, pattern)
 }
 
 func TestNameWithoutGroup(t *testing.T) {

@@ -145,7 +145,7 @@ var (
 	// ErrNotReady reports that discovery has not succeeded yet.
 	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
 	// ErrNotServed reports that the cluster does not serve a resource at present.
-	ErrNotServed = errors.New("dynamicfactory: not served")
+	ErrNotServed = errors.New("dynamicfactory: the cluster does not serve")
 	// ErrUncertain accompanies ErrNotServed if the discovery of a group that may have the
 	// resource fails.
 	ErrUncertain = errors.New("discovery of its group fails")
@@ -245,9 +245,9 @@ func (t *table) resolve(p pattern) ([]Resource, error) {
 		return list, nil
 	}
 	if why := t.failing(p); why != "" {
-		return nil, fmt.Errorf("%w: %q; %w: %s", ErrNotServed, p.text, ErrUncertain, why)
+		return nil, fmt.Errorf("%w %q; %w: %s", ErrNotServed, p.text, ErrUncertain, why)
 	}
-	return nil, fmt.Errorf("%w: %q", ErrNotServed, p.text)
+	return nil, fmt.Errorf("%w %q", ErrNotServed, p.text)
 }
 
 // also returns the resources of a name without a group in groups after the first one that

@@ -24,7 +24,7 @@ func TestAddresses(t *testing.T) {
 		"#/%3Cimg%20src=x%20onerror=alert(1)%3E": "There is no view <img",
 		"#/object/configmaps/" + ns + "/app?tab=evil&v=x&w=-1": "created",
 		"#/object/configmaps/" + ns + "/app?end=soon":          "neither how long ago",
-		"#/object/nothing/-/x":                                 "not served",
+		"#/object/nothing/-/x":                                 "does not serve",
 		"#/feed?from=soon&to=later":                            "neither how long ago",
 		"#/feed?from=-5m&to=-1s":                               "-5m – -1s",
 		"#/feed?range=constructor&lens=none":                   "changes? in 15m",

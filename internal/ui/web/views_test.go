@@ -492,7 +492,7 @@ func TestWatches(t *testing.T) {
 	d := start(t, configMaps(ns)+"- {name: later, resources: [gadgets.example.org]}\n")
 	configMap(t, http.MethodPost, ns, "seen", nil)
 	p := open(t, d, "#/watches")
-	p.sees("main", `(?s)settings.*configmaps\.v1.*watching.*later.*gadgets\.example\.org.*waiting.*not served`)
+	p.sees("main", `(?s)settings.*configmaps\.v1.*watching.*later.*gadgets\.example\.org.*waiting.*does not serve`)
 	p.sees(".facts", "^1 object\\b")
 	p.accessible()
 	p.press("main", "configmaps.v1")

@@ -289,6 +289,21 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// TestTimeoutOverHTTP1 names the timeout once: there the transport returns the cause itself.
+func TestTimeoutOverHTTP1(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices the end of the connection only then
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	c := webhook.NewConfig()
+	c.URL.Text, c.Timeout = server.URL, sinks.Duration(100*time.Millisecond)
+	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || strings.Count(err.Error(), "timed out") != 1 {
+		t.Errorf("class %s: %v", class, err)
+	}
+}
+
 // TestClosedConnection: a connection the server gave up between two requests is
 // replaced unseen, over HTTP/1.1; over HTTP/2 it may cost an attempt.
 func TestClosedConnection(t *testing.T) {

@@ -141,9 +141,11 @@ func (e *maskedError) Unwrap() error { return e.error }
 
 // requestError is why there was no answer. It may quote what came instead of one.
 func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err error) error {
-	err = &maskedError{err, post.Clean(post.NewMask(a.hidden).Hide(err.Error()), maxReason)}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	masked := &maskedError{err, post.Clean(post.NewMask(a.hidden).Hide(err.Error()), maxReason)}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) { // HTTP/1.1 returns the cause itself
+		err = fmt.Errorf("%w: %w", cause, masked)
+	} else {
+		err = masked
 	}
 	wrapped := fmt.Errorf("post to %s: %w", a.to.url.Host, err)
 	if c.asked.Load() && ctx.Err() == nil {
