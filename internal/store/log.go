@@ -67,33 +67,28 @@ func (s *Store) loadLog() (*logState, error) {
 	if len(l.marks) == 0 {
 		l.low = max(l.low, s.next) // the log is empty
 	}
-	first, last, err := s.firstAndLast(l.low)
-	l.low, l.tail = max(l.low, first), last
+	l.tail, err = s.lastRecord(l.low)
 	return l, err
 }
 
-// firstAndLast finds the first and the last record of the log, 0 if it is empty; two seeks. The first is 0 if it cannot
-// be read, too.
-func (s *Store) firstAndLast(low uint64) (first, last uint64, err error) {
+// lastRecord finds the end of the log, 0 if it is empty; one seek.
+func (s *Store) lastRecord(low uint64) (uint64, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
 		LowerBound: layout.AppendLogKey(nil, low),
 		UpperBound: layout.AppendLogKey(nil, ^uint64(0)),
 	})
 	if err != nil {
-		return 0, 0, salvage.ReadError(err)
+		return 0, salvage.ReadError(err)
 	}
 	defer it.Close()
-	if it.First() {
-		first, _ = layout.PositionOfKey(it.Key())
-	}
 	if !it.Last() {
-		return 0, 0, salvage.ReadError(it.Error())
+		return 0, salvage.ReadError(it.Error())
 	}
-	last, ok := layout.PositionOfKey(it.Key())
+	sequence, ok := layout.PositionOfKey(it.Key())
 	if !ok {
-		return 0, 0, layout.ErrMalformed
+		return 0, layout.ErrMalformed
 	}
-	return first, last, nil
+	return sequence, nil
 }
 
 // total is how much has been appended since the store was made.

@@ -54,20 +54,6 @@ func TestSequencesRise(t *testing.T) {
 	reopened("an empty volume", vfs.NewMem())
 }
 
-// TestFirstAfterReopening has the first record as the beginning of the log, after a restart, too.
-func TestFirstAfterReopening(t *testing.T) {
-	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs, Now: at(testEpoch)})
-	first := appendN(t, s, 3)[0]
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = openTest(t, "store", Options{FS: fs, Now: at(testEpoch)})
-	if st := s.LogStats(); st.First != first || st.Trimmed {
-		t.Errorf("the log begins at %d, and %+v", first, st)
-	}
-}
-
 // TestGapsInSequences reads a log and a queue over the gaps that openings leave.
 func TestGapsInSequences(t *testing.T) {
 	fs := vfs.NewMem()
