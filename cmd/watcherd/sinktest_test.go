@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestSinktest(t *testing.T) {
 	const canary = "canary-token-4711"
 	t.Setenv("SINKTEST_TOKEN", "Bearer "+canary)
-	var refuse string
+	var refuse atomic.Pointer[string] // a request that a check has given up may outlive its test
 	plugin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -31,7 +32,7 @@ func TestSinktest(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		results := make([]string, len(batch))
+		refuse, results := *refuse.Load(), make([]string, len(batch))
 		for i, e := range batch {
 			results[i] = `{"status": "accepted"}`
 			if refuse != "" && strings.Contains(string(e), refuse) {
@@ -56,7 +57,7 @@ func TestSinktest(t *testing.T) {
 		{"no URL", "", []string{"--url", "localhost:80"}, exitUsage, 0, "http://"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			refuse = test.refuse
+			refuse.Store(&test.refuse)
 			var stdout, stderr bytes.Buffer
 			if code := run(t.Context(), append([]string{"sinktest"}, test.args...), &stdout, &stderr); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)

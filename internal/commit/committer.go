@@ -142,8 +142,9 @@ func (c *Committer) Heartbeat() time.Time {
 func (c *Committer) Backlogged() bool { return len(c.changes) == cap(c.changes) }
 
 // Run takes changes until none can come any more: it ends when ended is done
-// and the queue is empty, or with the store's error. It is the only writer of
-// ledger, log and checkpoints.
+// and the queue is empty, or with the store's error. It is the only writer of the
+// ledger, log and checkpoints of feeds that run; those of others are the owner's, who
+// writes to the log at barriers.
 //
 // While the store is full it takes nothing, which slows the watches, except for a
 // barrier of the owner. If ctx, the pipeline's, ends then, so does the loop: what was

@@ -176,7 +176,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 			break
 		}
 		watches := s.watches.Load()
-		if l.armed[s.ID] == watches || !s.synced || s.listed != nil || !s.begun.Load() {
+		if !s.begun.Load() || l.armed[s.ID] == watches || !s.synced || s.listed != nil {
 			continue
 		}
 		was, ok, err := g.c.store.Meta(l.armedKey(s))
@@ -321,7 +321,7 @@ func (l *lasting) report(g *group, s *Feed, o *compact.Object, row *timer.Row, n
 // moment, is recorded.
 func (s *Feed) live(now time.Time) bool {
 	sub := s.informer()
-	if sub == nil || s.ended() || !s.synced || s.listed != nil || s.open != nil || len(s.pending) > 0 {
+	if sub == nil || !s.begun.Load() || s.ended() || !s.synced || s.listed != nil || s.open != nil || len(s.pending) > 0 {
 		return false
 	}
 	w := sub.Watch()

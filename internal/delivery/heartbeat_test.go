@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,19 @@ func TestHeartbeat(t *testing.T) {
 		s := newStorage(t)
 		defer s.close()
 		const beating = -1
+		var mu sync.Mutex          // guards what follows
 		failing := map[int]error{} // by object
 		attempts := 0
+		fail := func(err error, objects ...int) { // nil: no more
+			mu.Lock()
+			defer mu.Unlock()
+			for _, o := range objects {
+				failing[o] = err
+			}
+		}
 		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if batch[0].Object == beating {
 				attempts++
 			}
@@ -42,9 +53,13 @@ func TestHeartbeat(t *testing.T) {
 		defer w.stop()
 		// after lets seconds pass and returns how many heartbeats were attempted.
 		after := func(seconds int) int {
+			mu.Lock()
 			attempts = 0
+			mu.Unlock()
 			time.Sleep(time.Duration(seconds) * time.Second)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			return attempts
 		}
 		if n := after(35); n != 4 { // one at the start
@@ -54,23 +69,21 @@ func TestHeartbeat(t *testing.T) {
 		if n := after(30); n != 3 {
 			t.Errorf("%d heartbeats of a sink with events in 30 s, want 3", n)
 		}
-		failing[beating] = errors.New("503")
+		fail(errors.New("503"), beating)
 		if n := after(30); n != 3 {
 			t.Errorf("%d heartbeats that fail in 30 s, want 3", n)
 		}
 		if st := w.Status(); st.State != Idle || st.DeadLetters+uint64(len(s.letters())) > 0 {
 			t.Errorf("after heartbeats failed the sink is %+v", st)
 		}
-		delete(failing, beating)
-		for o := range 20 {
-			failing[o] = errors.New("503")
-		}
+		fail(nil, beating)
+		fail(errors.New("503"), upTo(20)...)
 		s.add(numbered(1, 4, 7)...)
 		after(10)
 		if n := after(60); n != 0 || w.Status().State != BackingOff {
 			t.Errorf("%d heartbeats of a sink that fails, which is %s", n, w.Status().State)
 		}
-		clear(failing)
+		fail(nil, upTo(20)...)
 		w.Retry()
 		if n := after(15); n < 1 || n > 2 {
 			t.Errorf("%d heartbeats in the 15 s after the sink answers again, want 1 or 2", n)

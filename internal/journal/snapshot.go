@@ -225,7 +225,17 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 // maxPart bounds a part where the server takes more.
 const maxPart = 4 << 20
 
-// sweep removes what uploads that were interrupted have left.
+// Sweep removes what is not of the snapshot: earlier ones whose removal failed, and uploads that were interrupted. No
+// Save of this client may run.
+func (j *Client) Sweep(ctx context.Context, but *Snapshot) error {
+	stream, err := j.snapshots(ctx, false)
+	if stream == nil || err != nil {
+		return err
+	}
+	return j.sweep(ctx, stream, but)
+}
+
+// sweep removes the parts of all snapshots but one.
 func (j *Client) sweep(ctx context.Context, stream jetstream.Stream, but *Snapshot) error {
 	counts, err := j.partsOf(ctx, ">")
 	for id := range counts {

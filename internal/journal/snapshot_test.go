@@ -141,6 +141,17 @@ func TestSnapshot(t *testing.T) {
 	if whole, err := j.Whole(t.Context(), s); err != nil || !whole {
 		t.Errorf("whole: %v, %v", whole, err)
 	}
+	// What is left of one whose removal failed.
+	if _, err := js.Publish(t.Context(), "watcherd.snapshot.J.BEFORE", []byte("a part")); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Sweep(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if all := messages(t, js, j.SnapshotStream()); len(all) != 2 {
+		t.Errorf("%d messages", len(all))
+	}
+	wantSnapshot(t, j, want)
 	c := configOf(t, "J", node)
 	c.Keys = keysOf(t, "another key, another key")
 	if _, err := load(open(t, c)); !errors.Is(err, journal.ErrKey) {

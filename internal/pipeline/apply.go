@@ -18,7 +18,7 @@ import (
 )
 
 // apply carries out a new state, in two steps: prepare finds out whether it can run, and
-// changes nothing; carryOut then fails only with the store, or because the pipeline ends.
+// changes nothing that runs; carryOut then fails only with the store, or because the pipeline ends.
 // Only the owner goroutine calls it.
 func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	p, err := m.prepare(next)
@@ -48,7 +48,8 @@ type prepared struct {
 }
 
 // prepare does everything of a new state that can fail for its own reasons, or because of
-// what the store remembers.
+// what the store remembers. It deletes recorded states that have expired, which it would do
+// without the new state, too.
 func (m *Manager) prepare(next *plan.State) (*prepared, error) {
 	before := m.currentState()
 	if before == nil {

@@ -342,6 +342,29 @@ func TestNeedsRestart(t *testing.T) {
 	})
 }
 
+// TestNeedsRestartFromTheStart: the file has changed between the start and the first state that
+// runs, as with a replica that followed for a while.
+func TestNeedsRestartFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDaemon(t)
+		d.watcher.watchDir = func(string) (*folder, error) { return nil, nil }
+		changed := content("a") + "store: {path: /elsewhere}\n"
+		d.write(changed)
+		running, err := compiled([]byte(changed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.watcher.cfg.First, d.watcher.cfg.Running = d.watcher.cfg.Running, running
+		stop := d.run()
+		defer stop()
+		pass(31 * time.Second)
+		d.want() // it runs already
+		if got := d.watcher.Status().NeedsRestart; len(got) != 1 || got[0] != "store.path" {
+			t.Errorf("keys that need a restart: %v", got)
+		}
+	})
+}
+
 func TestStopWhileApplying(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDaemon(t)

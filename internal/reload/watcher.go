@@ -1,6 +1,7 @@
 package reload
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -25,13 +26,15 @@ func usual() timing {
 	return timing{settle: 400 * time.Millisecond, poll: 30 * time.Second, apply: 5 * time.Second}
 }
 
-// Config is what a Watcher needs. All but Running is required.
+// Config is what a Watcher needs. All but First and Running is required.
 type Config struct {
 	// Path of the configuration file.
 	Path string
 	// Running is the state that runs when Run is called; nil: none, so what the
 	// file holds is applied.
 	Running *plan.State
+	// First is the state whose keys are in force that take effect at a restart; nil: Running.
+	First *plan.State
 	// Load reads and compiles a file's content, at most config.MaxSize+1 bytes. It
 	// touches nothing.
 	Load func(data []byte) (*plan.State, error)
@@ -148,9 +151,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	f.settle.Stop()
 	defer f.settle.Stop()
 	if w.cfg.Running != nil {
-		f.first = w.cfg.Running
+		f.first = cmp.Or(w.cfg.First, w.cfg.Running)
 		f.succeeded(w.cfg.Running)
 		f.warn(w.cfg.Running)
+		f.warnOfRestart(nil)
 	}
 	if ownMount(w.cfg.Path) {
 		w.log.Warn("config file is a mount point: its replacement outside is not detected; mount its folder instead")
@@ -271,6 +275,11 @@ func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
 	f.succeeded(next)
 	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.Line())
 	f.warn(next)
+	f.warnOfRestart(known)
+}
+
+// warnOfRestart logs the keys that take effect at a restart, unless they are known.
+func (f *follower) warnOfRestart(known []string) {
 	if keys := f.Status().NeedsRestart; len(keys) > 0 && !slices.Equal(keys, known) {
 		f.log.Warn("some changes take effect at a restart", "keys", keys)
 	}

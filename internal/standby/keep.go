@@ -130,6 +130,17 @@ func (m *Member) saveNow(ctx context.Context) (*journal.Snapshot, error) {
 	return s, err
 }
 
+// sweep removes what is left of other snapshots, which may have what is to be erased.
+func (m *Member) sweep(ctx context.Context, snapshot *journal.Snapshot) error {
+	select {
+	case m.saving <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.saving }()
+	return m.client.Sweep(ctx, snapshot)
+}
+
 // Erase returns when nothing that the store deleted or overwrote before the call is left in the journal, its snapshot,
 // or the directories of the replicas that answer. One that does not is seeded again when it returns: the journal does not have what it lacks. It
 // is called after the store's own EraseObsolete.
@@ -155,7 +166,10 @@ func (m *Member) Erase(ctx context.Context) error {
 func (m *Member) erase(ctx context.Context, p store.Position) error {
 	snapshot, err := m.snapshot(ctx)
 	if err == nil && (snapshot == nil || snapshot.Last < p.Last) {
-		_, err = m.saveNow(ctx)
+		snapshot, err = m.saveNow(ctx)
+	}
+	if err == nil {
+		err = m.sweep(ctx, snapshot)
 	}
 	if err == nil {
 		err = m.await(ctx, p)

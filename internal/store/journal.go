@@ -109,6 +109,14 @@ func (s *Store) EraseReplicas(ctx context.Context) (Position, error) {
 	}
 }
 
+// StopAppends ends what waits for the journal: the store fails. It is for an end of the process that cannot wait for
+// servers that do not answer. Without a journal it does nothing.
+func (s *Store) StopAppends() {
+	if s.sequencer != nil {
+		s.sequencer.cancel()
+	}
+}
+
 // acknowledge writes a batch of acks, which is lost with the process within ackDelay at most.
 func (s *Store) acknowledge(b *pebble.Batch) error {
 	q := s.sequencer

@@ -190,12 +190,12 @@ func TestAcksOfAJournal(t *testing.T) {
 func TestDeposed(t *testing.T) {
 	t.Parallel()
 	fs, j := vfs.NewMem(), &testJournal{}
-	s, q := openJournaled(t, fs, j)
+	s, _ := openJournaled(t, fs, j)
 	if _, err := j.writer().Append(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	at := s.JournalPosition()
-	if err := q.PutNote([]byte("note")); !errors.Is(err, ErrStolen) || !errors.Is(err, ErrFailed) {
+	if err := commitMeta(s); !errors.Is(err, ErrStolen) || !errors.Is(err, ErrFailed) {
 		t.Errorf("got %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -222,6 +222,13 @@ func checkBehind(t *testing.T, fs vfs.FS, j *testJournal, at Position) {
 	}
 }
 
+// commitMeta is a write that waits for the journal.
+func commitMeta(s *Store) error {
+	b := s.NewBatch()
+	b.PutMeta("note", []byte("note"))
+	return s.Commit(b)
+}
+
 // TestCloseWithoutTheJournal: Close ends although the journal does not answer, and what it has not is not in the directory.
 func TestCloseWithoutTheJournal(t *testing.T) {
 	t.Parallel()
@@ -237,12 +244,12 @@ func TestCloseWithoutTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	note := make(chan error)
-	go func() { note <- q.PutNote([]byte("note")) }()
+	go func() { note <- commitMeta(s) }()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := <-note; err == nil {
-		t.Error("a note was written without the journal")
+		t.Error("a commit was made without the journal")
 	}
 	if err := s.Err(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -255,10 +262,10 @@ func TestCloseOfAFailedStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := &testJournal{}
-		s, q := openJournaled(t, vfs.NewMem(), j)
+		s, _ := openJournaled(t, vfs.NewMem(), j)
 		j.gate = make(chan struct{})
 		note := make(chan error, 1)
-		go func() { note <- q.PutNote([]byte("note")) }()
+		go func() { note <- commitMeta(s) }()
 		synctest.Wait() // it is being appended
 		s.fail(errors.New("the disk is broken"))
 		began := time.Now()
@@ -279,13 +286,13 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := &testJournal{}
-		s, q := openJournaled(t, vfs.NewMem(), j)
+		s, _ := openJournaled(t, vfs.NewMem(), j)
 		j.gate = make(chan struct{})
 		var calls sync.WaitGroup
 		for range 5 {
 			calls.Go(func() {
-				if err := q.PutNote([]byte("note")); err != nil {
-					t.Errorf("a note: %v", err)
+				if err := commitMeta(s); err != nil {
+					t.Errorf("a commit: %v", err)
 				}
 			})
 			synctest.Wait() // the first is being appended, the others wait

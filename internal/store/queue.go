@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -333,7 +334,7 @@ func (q *Queue) PutNote(value []byte) error {
 		return nil
 	}
 	b := q.s.db.NewBatch()
-	return q.s.applyLazily(b, b.Set(layout.NoteKey(q.id), value, nil))
+	return errors.Join(b.Set(layout.NoteKey(q.id), value, nil), q.s.acknowledge(b))
 }
 
 // Note returns a copy of the last value of PutNote.
@@ -342,5 +343,10 @@ func (q *Queue) Note() ([]byte, bool, error) {
 		return nil, false, err
 	}
 	defer q.s.life.leave()
+	if q.s.sequencer != nil { // what PutNote was given before is written then
+		if err := q.s.apply(q.s.db.NewBatch(), pebble.NoSync); err != nil {
+			return nil, false, err
+		}
+	}
 	return q.s.get(layout.NoteKey(q.id))
 }

@@ -365,7 +365,7 @@ func (s *Store) Close() error {
 		return s.closeFailed()
 	}
 	if s.sequencer != nil {
-		stop := time.AfterFunc(closeFailedWait, s.sequencer.cancel)
+		stop := time.AfterFunc(closeFailedWait, s.StopAppends)
 		defer stop.Stop()
 	}
 	select {
@@ -384,9 +384,7 @@ func (s *Store) Close() error {
 // process is about to exit.
 func (s *Store) closeFailed() error {
 	s.files.Release()
-	if s.sequencer != nil {
-		s.sequencer.cancel()
-	}
+	s.StopAppends()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

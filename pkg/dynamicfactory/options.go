@@ -19,7 +19,7 @@ type Option interface {
 	anyFactory()
 }
 
-// RESTOption configures a factory that NewForConfig makes.
+// RESTOption configures a factory that NewRESTFactory makes.
 type RESTOption interface {
 	apply(*options)
 }

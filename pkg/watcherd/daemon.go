@@ -320,6 +320,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	keepers.Go(func() error { return d.store.Run(kctx) })
 	if d.member != nil {
 		keepers.Go(func() error { return d.member.Run(kctx) })
+		keepers.Go(func() error { d.boundTheEnd(gctx, kctx); return nil })
 	}
 	if d.Foreground != nil {
 		group.Go(func() error {
@@ -350,6 +351,27 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	err = group.Wait()
 	stopBackground()
 	return d.verdict(ctx, errors.Join(err, keepers.Wait()))
+}
+
+// afterDrain is how long the store has at the end for what deliveries have left.
+const afterDrain = 2 * time.Second
+
+// boundTheEnd stops waiting for a journal that does not answer when the daemon ends: what it has not
+// taken is read and delivered again.
+func (d *daemon) boundTheEnd(ending, ended context.Context) {
+	select {
+	case <-ending.Done():
+	case <-ended.Done():
+		return
+	}
+	timer := time.NewTimer(d.ShutdownTimeout + afterDrain)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		d.log.Warn("the daemon does not wait for the journal any longer; what that has not taken is read and delivered again")
+		d.store.StopAppends()
+	case <-ended.Done():
+	}
 }
 
 // openOrFollow opens the store. With a journal, it returns when this replica leads, with the configuration as it is
@@ -400,7 +422,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	key, err := redactionKey(st.Store.RedactionKey)
+	key, err := redactionKey(p.st.Store.RedactionKey) // as what else takes effect at a restart
 	if err != nil {
 		return err
 	}
@@ -422,7 +444,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.Reader = p.reader.History()
 	p.past = &atapi.Server{History: p.Reader, Resources: p.reader.Recorded, Parse: admin.ParseSince}
 	p.watcher = reload.New(reload.Config{
-		Path: d.ConfigFile, Running: st,
+		Path: d.ConfigFile, Running: st, First: p.st,
 		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },
 		Apply:    func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) },
 		Interval: d.ReloadInterval,
@@ -479,8 +501,11 @@ func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {
 // verdict turns the parts' errors into Run's: what follows from ctx being done is
 // no error.
 func (d *daemon) verdict(ctx context.Context, err error) error {
-	if failed := d.store.Err(); failed != nil {
+	switch failed := d.store.Err(); {
+	case failed != nil && !errors.Is(failed, context.Canceled):
 		return failed // it is an ErrStore
+	case failed != nil && ctx.Err() != nil:
+		return nil // see boundTheEnd
 	}
 	if errors.Is(err, ledger.ErrStore) {
 		return fmt.Errorf("%w: %w", ErrStore, err)
