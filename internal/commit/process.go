@@ -270,7 +270,9 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			continue
 		}
 		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), nsLabels)
-		if s, ok := h.Selection(o.t, o.before, o.after, nsLabels); ok {
+		s, ok := h.Selection(o.t, o.before, o.after, nsLabels)
+		h.Watch.Filter.Judged(ok)
+		if ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History

@@ -205,7 +205,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 }
 
 func (c *Committer) inherit(b *store.Batch, s *Feed, wide string) error {
-	// A damaged checkpoint is for prepareSource to report.
+	// A damaged checkpoint is for Prepare to report.
 	if _, ok, err := c.ledger.Checkpoint(s.ID); err != nil || ok {
 		return ledger.IgnoreUnreadable(err)
 	}

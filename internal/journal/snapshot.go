@@ -37,7 +37,7 @@ type Snapshot struct {
 	parts int
 }
 
-// The errors of a snapshot, which others of this package can be, too.
+// Errors of snapshots; their methods may also return the other errors of the package.
 var (
 	// ErrSnapshot: the snapshot cannot be used.
 	ErrSnapshot = errors.New("the snapshot of the journal is damaged")

@@ -74,12 +74,12 @@ func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 	return true, nil
 }
 
-// ErrEnough ends a scan that is gone on with later.
+// ErrEnough ends a scan that is continued later.
 var ErrEnough = errors.New("enough for now")
 
 // Scan calls fn for the committed entries of a partition whose keys begin with prefix and
 // sort after a key, in their order. Damaged entries are left out; the error then is
-// store.ErrUnreadable, and may be errEnough as well.
+// store.ErrUnreadable, and may be ErrEnough as well.
 func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) error {
 	var damage error
 	err := l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
@@ -158,7 +158,7 @@ func Encode(v any) []byte {
 // selects by and the version that a watch insists on. Its id adds the namespace and
 // names the checkpoint. What may change without another object being meant is no
 // part of either: the version that the cluster prefers, and the edits. Those make up
-// the form in which states are recorded; see rerecord.go.
+// the form in which states are recorded.
 
 // ScopeOf is what makes a feed's content differ from the default one. It begins the
 // version parts of event IDs. pinned is the version that a watch names, if any.
@@ -177,7 +177,7 @@ func ScopeOf(pinned, labelSelector, fieldSelector string) string {
 // belong to. Two running feeds share one only if their namespaces differ.
 func Partition(gr schema.GroupResource, scope string) string { return gr.String() + scope }
 
-// SplitPartition is the inverse of partitionOf.
+// SplitPartition is the inverse of Partition.
 func SplitPartition(partition string) (gr schema.GroupResource, scope string) {
 	name := partition
 	if i := strings.IndexAny(partition, "@|"); i >= 0 {

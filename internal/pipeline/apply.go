@@ -172,12 +172,12 @@ func (m *Manager) prepareRouter(r *route.Router) {
 	})
 }
 
-// prepareFilters makes it logged, once for each watch, that it selects none of many objects.
+// prepareFilters logs once for each watch that it was given none of many changes.
 func (m *Manager) prepareFilters(watches []plan.Watch) {
 	for i := range watches {
 		w := &watches[i]
-		w.Filter.OnNone(func(objects uint64) {
-			m.log.Warn("a watch has selected none of its objects so far; a selector or a namespace may be wrong", "watch", w.Name, "objects", objects)
+		w.Filter.OnNone(func(changes uint64) {
+			m.log.Warn("a watch has selected none of the changes of its resources so far; a selector or a namespace may be wrong", "watch", w.Name, "changes", changes)
 		})
 	}
 }

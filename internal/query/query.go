@@ -22,7 +22,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// Pipeline is what is looked at.
+// Pipeline is what a Reader reads.
 type Pipeline interface {
 	// Running is called from any goroutine.
 	Running() Running
@@ -160,7 +160,7 @@ func (r *Reader) Status() status.Pipeline {
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
 		w.Warnings = append(slices.Sorted(slices.Values(now.Warnings[w.Name])), unmatched(w.Sources)...)
 		if n := st.Watches[i].Filter.None(); n > 0 {
-			w.Warnings = append(w.Warnings, fmt.Sprintf("its selectors and namespaces selected none of %d objects", n))
+			w.Warnings = append(w.Warnings, fmt.Sprintf("its selectors and namespaces selected none of %d changes", n))
 		}
 		p.Watches = append(p.Watches, w)
 	}

@@ -4,8 +4,8 @@
 //
 //   - A scrub can be stopped at any moment. It continues from the progress that it kept,
 //     and may look at the same again.
-//   - When it is done, nothing in the log, the queues, what routes hold, the dead letters, the ledger
-//     the files of the store and what has copies of it holds what the edits hide, but what is counted as failed.
+//   - When it is done, nothing that the edits hide is in the log, the queues, the dead letters, the ledger,
+//     what routes hold, the files of the store and its copies, except what is counted as failed.
 //   - A recorded state is replaced between two commits of the committer: what was recorded
 //     meanwhile counts.
 //   - It rests most of the time, and while the store has no room.

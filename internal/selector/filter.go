@@ -24,8 +24,8 @@ type Namespaces struct {
 	Selector string   `json:"selector,omitempty"` // label selector over the namespace's labels
 }
 
-// Filter is the client-side selection of a watch's objects. It is immutable and safe
-// for concurrent use. A nil Filter matches every object.
+// Filter is the client-side selection of a watch's objects. But for its counts it is immutable, and it is
+// safe for concurrent use. A nil Filter matches every object.
 type Filter struct {
 	namespaces        Namespaces
 	namespaceSelector labels.Selector // nil: any labels
@@ -33,22 +33,37 @@ type Filter struct {
 	fields            []fieldRule
 	buffers           sync.Pool // of *[]byte, for inflating
 
-	judged   atomic.Uint64 // objects
+	judged   atomic.Uint64 // changes
 	selected atomic.Bool   // any of them
-	onNone   atomic.Pointer[func(objects uint64)]
+	onNone   atomic.Pointer[func(changes uint64)]
 }
 
-// Enough is the number of objects after which it is suspicious that a filter selects none.
+// Enough is the number of changes after which it is suspicious that a filter selects none.
 const Enough = 100
 
-// OnNone sets the function that is called once Enough objects were judged and none is selected.
-func (f *Filter) OnNone(g func(objects uint64)) {
+// OnNone sets the function that is called once Enough changes were judged and none is selected.
+func (f *Filter) OnNone(g func(changes uint64)) {
 	if f != nil {
 		f.onNone.Store(&g)
 	}
 }
 
-// None is the number of objects that were judged if it is Enough and none of them is selected, else 0.
+// Judged counts a change of an object, and whether the watch is given it.
+func (f *Filter) Judged(selected bool) {
+	if f == nil {
+		return
+	}
+	if selected && !f.selected.Load() {
+		f.selected.Store(true)
+	}
+	if f.judged.Add(1) == Enough && !f.selected.Load() {
+		if g := f.onNone.Load(); g != nil {
+			(*g)(Enough)
+		}
+	}
+}
+
+// None is the number of changes that were judged if it is Enough and none of them is selected, else 0.
 func (f *Filter) None() uint64 {
 	if f == nil || f.selected.Load() || f.judged.Load() < Enough {
 		return 0
@@ -120,19 +135,6 @@ func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, 
 	if f == nil {
 		return true
 	}
-	ok := f.match(o, nsLabels)
-	if ok && !f.selected.Load() {
-		f.selected.Store(true)
-	}
-	if f.judged.Add(1) == Enough && !f.selected.Load() {
-		if g := f.onNone.Load(); g != nil {
-			(*g)(Enough)
-		}
-	}
-	return ok
-}
-
-func (f *Filter) match(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if !f.MatchNamespace(o, nsLabels) {
 		return false
 	}

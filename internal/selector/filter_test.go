@@ -96,29 +96,32 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestFilterThatSelectsNone: that none of many objects is selected is reported once, until one is.
+// TestFilterThatSelectsNone: that none of many changes is selected is reported once, until one is.
 func TestFilterThatSelectsNone(t *testing.T) {
 	f, err := NewFilter(Namespaces{}, "tire=front", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var reports []uint64
-	f.OnNone(func(objects uint64) { reports = append(reports, objects) })
+	f.OnNone(func(changes uint64) { reports = append(reports, changes) })
 	web := object(t, failedPod)
 	for n := range 2 * Enough {
 		if got, want := f.None() > 0, n >= Enough; got != want || want && f.None() != uint64(n) {
-			t.Fatalf("after %d objects: %d", n, f.None())
+			t.Fatalf("after %d changes: %d", n, f.None())
 		}
 		if f.Match(web, nil) {
 			t.Fatal("the object is selected")
 		}
+		f.Judged(false)
 	}
 	if !slices.Equal(reports, []uint64{Enough}) {
 		t.Errorf("reports: %v", reports)
 	}
-	if !f.Match(object(t, `{"metadata":{"name":"a","labels":{"tire":"front"}}}`), nil) || f.None() != 0 {
+	f.Judged(f.Match(object(t, `{"metadata":{"name":"a","labels":{"tire":"front"}}}`), nil))
+	if f.None() != 0 {
 		t.Errorf("after one that is selected: %d", f.None())
 	}
+	(*Filter)(nil).Judged(false)
 	if (*Filter)(nil).None() != 0 {
 		t.Error("no filter selects none")
 	}

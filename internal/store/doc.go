@@ -37,8 +37,8 @@
 // counter; the entry of a new record has the record's sequence as its position.
 // Replays and retried dead letters get new positions for old sequences. Within a queue,
 // positions become visible in increasing order. They only rise, for lost and restored
-// directories too: each Open continues from the later of the last one and the clock
-// (sequence.go), which leaves gaps.
+// directories too: each Open continues from the later of the last one and the clock,
+// which leaves gaps.
 //
 // Bounded disk. [Store.WaitIngest] blocks near Limits.MaxBytes and below
 // Limits.MinFree; reads, acks and dead letters continue. Delivered records kept only

@@ -14,7 +14,7 @@
 //   - Behind a failed event of a batch the later ones of its object count as failed,
 //     for any result of the sink, and come again behind it.
 //   - An event is written again after a crash or an unclear failure, always with
-//     the same ID.
+//     the same ID, except a heartbeat, which is in no queue.
 //   - What a sink refuses stays in watcherd's store. A sink keeps no queue and
 //     makes no retries of its own; it classifies the failure
 //     ([Poison], [TooLarge], [Pause], [RetryAfter]) and the worker in front of it decides.
