@@ -308,6 +308,14 @@ func cleanLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// cleaner is a writer of whole lines that cleans them.
+type cleaner struct{ w io.Writer }
+
+func (c cleaner) Write(b []byte) (int, error) {
+	_, err := io.WriteString(c.w, cleanLines(string(b)))
+	return len(b), err
+}
+
 // clusterScope stands for the namespace of an object without one in a path.
 const clusterScope = "-"
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,8 +15,12 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // terminal is a buffer that passes for a terminal.
@@ -108,4 +114,50 @@ func TestCompletedWords(t *testing.T) {
 	if got, _ := completeContexts(watch, nil, ""); !slices.Equal(got, []string{"arn:aws:eks:eu:1:cluster/a"}) {
 		t.Errorf("contexts: %q", got)
 	}
+}
+
+// TestValidateHostileServer: what a server answers to validate --server does not control the terminal.
+func TestValidateHostileServer(t *testing.T) {
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api":
+			w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+			_, _ = io.WriteString(w, onlyPods)
+		case "/apis":
+			w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+			_, _ = io.WriteString(w, noGroups)
+		case "/apis/authentication.k8s.io/v1/selfsubjectreviews":
+			w.WriteHeader(http.StatusCreated)
+			_, _ = fmt.Fprintf(w, `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview","status":{"userInfo":{"username":%s}}}`, text)
+		case "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":%s}`, text)
+		}
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "watcherd.yaml")
+	st, err := temporaryConfig(file, map[string]any{"path": filepath.Join(t.TempDir(), "store")}, map[string]any{"name": "a", "resources": []string{"pods"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := validateServer(t.Context(), &out, &rest.Config{Host: server.URL}, c, st); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "fields are not checked") || !strings.Contains(out.String(), ", as ") {
+		t.Errorf("%q", out.String())
+	}
+	checkClean(t, "validate", out.String())
 }

@@ -134,6 +134,7 @@ func strictly(strict bool, warnings int) error {
 // validateServer checks a configuration against a cluster. It returns an error if a
 // watch would not run, otherwise how many fields the resources do not have.
 func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *config.Config, st *plan.State) (unknown int, err error) {
+	out = cleaner{out} // the servers choose names and messages
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
 		return 0, err

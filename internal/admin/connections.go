@@ -28,6 +28,7 @@ type connections struct {
 type connection struct {
 	of       *connections
 	requests int       // that counted handlers answer
+	pages    int       // files of the page that are being answered
 	idle     time.Time // since when there is none, or since when there is one
 }
 
@@ -62,6 +63,29 @@ func counted(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// maxPages is how many files of the page a connection is answered with at a time; it has three. Anyone may ask for
+// them, and what HTTP/2 answers at a time and the client does not read is in memory.
+const maxPages = 8
+
+// takePage takes a place for a file of the page. It is not ok if there is none.
+func takePage(r *http.Request) (release func(), ok bool) {
+	known, ok := r.Context().Value(connectionKey{}).(*connection)
+	if !ok {
+		return func() {}, true
+	}
+	known.of.mu.Lock()
+	defer known.of.mu.Unlock()
+	if known.pages == maxPages {
+		return nil, false
+	}
+	known.pages++
+	return func() {
+		known.of.mu.Lock()
+		defer known.of.mu.Unlock()
+		known.pages--
+	}, true
 }
 
 // add counts a new connection, and closes another one, or itself, if it is too many.

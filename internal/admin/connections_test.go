@@ -2,7 +2,9 @@ package admin
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // TestHeldConnections holds more connections open than the listener has room for: silent
@@ -190,5 +194,61 @@ func TestSlowReadersOfThePage(t *testing.T) {
 		if code, body := f.ask(http.MethodGet, f.base+"/api/v1/status", "", "Authorization", "Bearer reader"); code != http.StatusOK {
 			t.Fatalf("status %d: %s", code, body)
 		}
+	}
+}
+
+// TestUnreadPages: a client without a token asks for the page many times on one connection of HTTP/2 and reads nothing. Only
+// a few of its answers are kept in memory.
+func TestUnreadPages(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ours := newAuthority(t)
+	ours.write(in("server.crt"), in("server.key"), "one")
+	if err := os.WriteFile(in("token"), []byte("reader"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t)
+	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.Access.ReadTokenFile = in("server.crt"), in("server.key"), in("token")
+	f.serve()
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ours.Pool(), NextProtos: []string{"h2"}}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", f.srv.Addresses()[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	framer := http2.NewFramer(conn, conn)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	err = errors.Join(err, framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for i := range uint32(maxRequests) {
+		block.Reset()
+		for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: "/ui/app.js"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "a"}} {
+			err = errors.Join(err, encoder.WriteField(h))
+		}
+		err = errors.Join(err, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for range maxRequests {
+		for answered := false; !answered; {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				t.Fatalf("%v after the answers %v", err, got)
+			}
+			if headers, ok := frame.(*http2.MetaHeadersFrame); ok {
+				answered = true
+				got[headers.PseudoValue("status")]++
+			}
+		}
+	}
+	if got["200"] != maxPages || got["503"] != maxRequests-maxPages {
+		t.Errorf("answers by status: %v", got)
 	}
 }

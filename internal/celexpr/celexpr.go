@@ -39,7 +39,6 @@ const (
 func Bounds() []cel.EnvOption {
 	return []cel.EnvOption{
 		cel.ParserExpressionSizeLimit(MaxExpression),
-		cel.ExpressionNestingDepthLimit(maxDepth),
 		cel.RegexProgramSizeLimit(maxRegex),
 		cel.DefaultUTCTimeZone(true),
 	}
