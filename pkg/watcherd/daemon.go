@@ -501,11 +501,11 @@ func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {
 // verdict turns the parts' errors into Run's: what follows from ctx being done is
 // no error.
 func (d *daemon) verdict(ctx context.Context, err error) error {
-	switch failed := d.store.Err(); {
-	case failed != nil && !errors.Is(failed, context.Canceled):
-		return failed // it is an ErrStore
-	case failed != nil && ctx.Err() != nil:
-		return nil // see boundTheEnd
+	switch gaveUp := errors.Is(d.store.Err(), context.Canceled); { // see boundTheEnd
+	case gaveUp && ctx.Err() != nil:
+		return nil
+	case !gaveUp && d.store.Err() != nil:
+		return d.store.Err() // it is an ErrStore
 	}
 	if errors.Is(err, ledger.ErrStore) {
 		return fmt.Errorf("%w: %w", ErrStore, err)
