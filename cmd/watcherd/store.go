@@ -130,7 +130,7 @@ func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 }
 
 func printReport(w io.Writer, dir string, r *inspect.Report) error {
-	fmt.Fprintf(w, "store    %s, layout %d, %s\n", clean(dir), r.Layout, plural(int(r.Files), "file"))
+	fmt.Fprintf(w, "store    %s, layout %d, %s\n", clean(dir), r.Layout, plural(r.Files, "file"))
 	fmt.Fprintf(w, "log      %s, %s, sequences %d to %d\n", plural(int(r.Records), "event"), size(r.RecordBytes), r.First, r.Last)
 	objects, bytes := int64(0), int64(0)
 	for _, p := range r.Partitions {

@@ -30,7 +30,7 @@ var roles = map[string]string{
 	"GET /{$}": "read", "/": "read", "GET /api/openapi.json": "read", "/api/v1/": "read", "/at/": "read",
 	"GET /api/v1/status": "read", "GET /api/v1/config": "read",
 	"GET /api/v1/objects/{resource}": "read", "GET /api/v1/objects/{resource}/{first}": "read", "GET /api/v1/objects/{resource}/{first}/{name}": "read",
-	"GET /api/v1/objects/{resource}/{first}/{name}/versions": "read", "GET /api/v1/objects/{resource}/{first}/{name}/diff": "read", "GET /api/v1/objects/{resource}/{first}/{name}/blame": "read",
+	"GET /api/v1/objects/{resource}/{first}/{name}/versions": "read", "GET /api/v1/objects/{resource}/{first}/{name}/diff": "read", "GET /api/v1/objects/{resource}/{first}/{name}/blame": "read", "GET /api/v1/objects/{resource}/{first}/{name}/owned": "read",
 	"GET /api/v1/history": "read", "GET /api/v1/history/histogram": "read", "GET /api/v1/changes": "read",
 	"GET /api/v1/events": "read", "GET /api/v1/events/{event}/explain": "read", "GET /api/v1/deadletters/{sink}": "read",
 	"POST /api/v1/backtest": "command", "POST /api/v1/replay": "command", "POST /api/v1/snapshot": "command", "POST /api/v1/backup": "command",

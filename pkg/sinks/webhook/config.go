@@ -240,10 +240,10 @@ func validateURL(path, text string, query bool) error {
 	return nil
 }
 
-// Defaults are the delivery settings for webhooks: an event a request, four
 // TakesHeartbeats implements sinks.HeartbeatTaker.
 func (*Config) TakesHeartbeats() bool { return true }
 
+// Defaults are the delivery settings for webhooks: an event a request, four
 // requests at once.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 1, MaxBytes: 1 << 20, Concurrency: 4}
