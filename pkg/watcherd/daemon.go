@@ -503,7 +503,7 @@ func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {
 func (d *daemon) verdict(ctx context.Context, err error) error {
 	switch gaveUp := errors.Is(d.store.Err(), context.Canceled); { // see boundTheEnd
 	case gaveUp && ctx.Err() != nil:
-		return nil
+		return nil //nolint:nilerr // the end was requested, and waited for
 	case !gaveUp && d.store.Err() != nil:
 		return d.store.Err() // it is an ErrStore
 	}
