@@ -53,6 +53,36 @@ func TestRollbackBehindTheLastEvent(t *testing.T) {
 	}
 }
 
+// A server that was set back a little may have passed the version of the last event when it is asked
+// again. What it has shows that it is another history.
+func TestRollbackThatPassesTheLastEvent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		write func(s *apitest.Server)
+		want  []string
+	}{
+		"an object is missing":   {func(s *apitest.Server) { put(s, "b") }, []string{"add b", "delete? b", "update a"}},
+		"an object has returned": {func(s *apitest.Server) { s.Delete(configMapPath, "ns", "a") }, []string{"delete a", "add a"}},
+		"an object is older":     {func(s *apitest.Server) { put(s, "a") }, []string{"update a", "update a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				var gaps []string
+				j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+				backup := s.Save()
+				tc.write(s)
+				synctest.Wait()
+				s.Restore(backup)
+				s.Cut()
+				time.AfterFunc(time.Second, func() { s.Advance(100) })
+				time.Sleep(time.Minute)
+				j.expect(t, append([]string{"initial a"}, tc.want...)...)
+				is(t, "gaps", len(gaps), 1)
+			})
+		})
+	}
+}
+
 // A server that was set back may have lost the history as well, or say so itself before its
 // version is asked for.
 func TestRollbackWithoutHistory(t *testing.T) {

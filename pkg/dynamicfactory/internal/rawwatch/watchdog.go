@@ -239,19 +239,49 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 }
 
 // ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
-// one server of several may be behind for a moment.
+// one server of several may be behind for a moment. If it is not, a server that was set back may
+// have passed the version meanwhile: its objects decide.
 func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
 	for confirmed := false; ; confirmed = true {
 		now, err := s.ownVersion(ctx)
-		if err != nil || !progress.Older(now, seen) {
+		switch older := progress.Older(now, seen); {
+		case err != nil || !older && !confirmed:
 			return false, err
-		}
-		if confirmed {
+		case older && confirmed:
 			return true, nil
+		case confirmed:
+			return s.replaced(ctx, seen)
 		}
 		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
 			return false, err
 		}
+	}
+}
+
+// replaced reports whether the server has other objects than those that were received up to a
+// version: one that is not cached although it is not newer, one that is older than it was, or
+// fewer, which deletions since then can be the cause of, too.
+func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
+	if s.cfg.Known == nil || s.cfg.Count == nil {
+		return false, nil
+	}
+	token, listed, other := "", 0, false
+	for {
+		onPage := 0
+		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
+			version := string(m.ResourceVersion)
+			if known, ok := s.cfg.Known(string(m.Namespace), string(m.Name)).(metav1.Object); ok {
+				onPage++
+				other = other || progress.Older(version, known.GetResourceVersion())
+			} else {
+				other = other || !progress.Older(seen, version)
+			}
+			return nil
+		})
+		if listed += onPage; err != nil || other || page.Continue == "" {
+			return err == nil && (other || listed < s.cfg.Count()), err
+		}
+		token = page.Continue
 	}
 }
 
