@@ -1,10 +1,8 @@
 package testcluster_test
 
 import (
-	"errors"
-	"os"
+	"bufio"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -192,18 +190,21 @@ func TestServerEndsWithItsParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server has a log", func() bool {
-		_, err := os.Stat(filepath.Join(dir, "apiserver.log"))
-		return err == nil
-	})
+	// Amid its start a part of it could fail for the end.
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || !strings.HasPrefix(line, "ready ") {
+		t.Fatalf("the server is not ready: %q, %v: %s", line, err, said.String())
+	}
 	if err := lifeline.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// It ends. Amid its start a part of it may fail for that, which is an exit code.
-	if err := server.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+	if err := server.Wait(); err != nil {
 		t.Errorf("%v: %s", err, said.String())
 	}
 }
