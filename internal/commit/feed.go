@@ -133,16 +133,13 @@ func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
 	return s
 }
 
-// Enough is the number of objects after which a path that none of them had is suspicious.
-const Enough = 100
-
 // counting counts the objects that are edited, and logs once the paths that none of many had.
 func (s *Feed) counting(edit dynamicfactory.EditFunc) dynamicfactory.EditFunc {
 	return func(dst, raw []byte, by *rawjson.Change) ([]byte, error) {
-		if s.edited.Add(1) == Enough+1 { // those before it are edited
+		if s.edited.Add(1) == redact.Enough+1 { // those before it are edited
 			for _, u := range s.Usage() {
 				if u.Suspicious() {
-					s.Log.Warn("a path that a watch names was in no object so far; it may be wrong", "key", u.Key, "field", u.Path, "objects", Enough)
+					s.Log.Warn("a path that a watch names was in no object so far; it may be wrong", "key", u.Key, "field", u.Path, "objects", redact.Enough)
 				}
 			}
 		}

@@ -153,9 +153,7 @@ func (j *Client) Extent(ctx context.Context) (Extent, error) {
 
 // Trim removes the messages before a sequence.
 func (j *Client) Trim(ctx context.Context, before uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	return j.stream.Purge(ctx, jetstream.WithPurgeSequence(before))
+	return purge(ctx, j.stream, jetstream.WithPurgeSequence(before))
 }
 
 // header is the name of the header with the frame.

@@ -198,7 +198,7 @@ func unmatched(sources []status.Source) (warnings []string) {
 			hits[of] += e.Hits
 		}
 	}
-	if objects < commit.Enough {
+	if objects < redact.Enough {
 		return nil
 	}
 	for e, n := range hits {
@@ -224,7 +224,7 @@ func routeStatuses(st *plan.State, edits *redact.Table) []status.Route {
 			}
 			usage, events := edits.RouteUsage(spec.Name)
 			for _, u := range usage {
-				if u.Hits == 0 && events >= commit.Enough {
+				if u.Hits == 0 && events >= redact.Enough {
 					r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Path, Changes: events})
 				}
 			}

@@ -368,7 +368,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range commit.Enough {
+	for n := range redact.Enough {
 		if unseen := routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen; unseen != nil {
 			t.Fatalf("after %d events: %v", n, unseen)
 		}
@@ -377,7 +377,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: commit.Enough}}
+	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: redact.Enough}}
 	if diff := cmp.Diff(want, routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen); diff != "" {
 		t.Errorf("unseen (-want +got):\n%s", diff)
 	}

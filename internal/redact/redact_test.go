@@ -145,12 +145,12 @@ func TestUnseenPathOfARoute(t *testing.T) {
 	}
 	var got []string
 	table.OnUnseen(func(route string, u Usage, events uint64) {
-		got = append(got, fmt.Sprint(route, " ", u.Key, " ", u.Path, " ", events > enough))
+		got = append(got, fmt.Sprint(route, " ", u.Key, " ", u.Path, " ", events > Enough))
 	})
-	for n := range 3 * enough {
+	for n := range 3 * Enough {
 		r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: "a"}}}
 		edit := table.Edit(r, "s")
-		if n == enough-1 && got != nil {
+		if n == Enough-1 && got != nil {
 			t.Fatalf("before that many events: %q", got)
 		}
 		if _, err := edit.Object(nil, []byte(`{"spec":{"x":1}}`)); err != nil {

@@ -32,8 +32,8 @@ type Table struct {
 // any goroutine, and for a path of several combinations of routes more than once. Set it before the first use.
 func (t *Table) OnUnseen(f func(route string, u Usage, events uint64)) { t.onUnseen = f }
 
-// enough is the number of events after which a path that none of them had is reported.
-const enough = 100
+// Enough is the number of objects or events after which a path that none of them had is suspicious.
+const Enough = 100
 
 type combination struct {
 	schema.GroupResource
@@ -200,7 +200,7 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 
 // use counts an event that the edits of routes are for.
 func (t *Table) use(c *routed, routes []string) *rawjson.Editor {
-	if c.used.Add(1) != enough+1 || t.onUnseen == nil { // those before it are edited
+	if c.used.Add(1) != Enough+1 || t.onUnseen == nil { // those before it are edited
 		return c.Editor
 	}
 	for _, route := range routes {

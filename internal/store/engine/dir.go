@@ -103,21 +103,26 @@ func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error
 	if _, err := fsys.Stat(data); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	db, err := pebble.Open(unfinished, o)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(initialize(db), db.Close())
-	if failure := d.o.Failure(); failure != nil {
-		return failure // the others follow from it
-	}
-	if err != nil {
+	if err := d.fill(unfinished, o, initialize); err != nil {
 		return err
 	}
 	if err := fsys.Rename(unfinished, data); err != nil {
 		return err
 	}
 	return syncDir(fsys, d.path)
+}
+
+// fill makes a store with the contents that write writes.
+func (d *Dir) fill(path string, o *pebble.Options, write func(*pebble.DB) error) error {
+	db, err := pebble.Open(path, o)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(db), db.Close())
+	if failure := d.o.Failure(); failure != nil {
+		return failure // the others follow from it
+	}
+	return err
 }
 
 // Replace replaces what is in the directory, which is not open, by what fill writes to an empty store. A failure or a
@@ -128,13 +133,9 @@ func (d *Dir) Replace(o *pebble.Options, fill func(*pebble.DB) error) error {
 	if err := errors.Join(d.finishReplace(), fsys.RemoveAll(unfinished)); err != nil {
 		return err
 	}
-	db, err := pebble.Open(unfinished, o)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(fill(db), db.Close())
+	err := d.fill(unfinished, o, fill)
 	if failure := d.o.Failure(); failure != nil {
-		return failure // the others follow from it
+		return failure // nothing may be written any more
 	}
 	if err == nil {
 		err = d.owner.check()
