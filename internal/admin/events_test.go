@@ -135,16 +135,8 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestBusyLog(t *testing.T) {
 	for _, frames := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			m, err := newMetrics(prometheus.NewRegistry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			w := httptest.NewRecorder()
-			st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
-			st.run(ctx, busyLog{begin: time.Now(), rate: 1}, &streamQuery{follow: true, frames: frames, name: "other"})
-			beats := strings.Split(strings.TrimSpace(w.Body.String()), "\n\n")
+			body := aMinuteOf(t, 1, &streamQuery{follow: true, frames: frames, name: "other"})
+			beats := strings.Split(strings.TrimSpace(body), "\n\n")
 			if len(beats) < 4 || beats[len(beats)-1] < "id: 44" {
 				t.Errorf("frames %t: the reader has %q", frames, beats)
 			}
@@ -156,17 +148,9 @@ func TestBusyLog(t *testing.T) {
 func TestFramesOfABusyLog(t *testing.T) {
 	for rate, want := range map[int][2]int{1000: {6000, 6200}, 50: {2990, 3000}} {
 		synctest.Test(t, func(t *testing.T) {
-			m, err := newMetrics(prometheus.NewRegistry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			w := httptest.NewRecorder()
-			st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
-			st.run(ctx, busyLog{begin: time.Now(), rate: rate}, &streamQuery{follow: true, frames: true})
+			body := aMinuteOf(t, rate, &streamQuery{follow: true, frames: true})
 			total, rows, last := 0, 0, uint64(0)
-			for part := range strings.SplitSeq(w.Body.String(), "\n\n") {
+			for part := range strings.SplitSeq(body, "\n\n") {
 				if _, data, ok := strings.Cut(part, "\ndata: "); ok {
 					var f Frame
 					if err := json.Unmarshal([]byte(data), &f); err != nil {
@@ -180,6 +164,21 @@ func TestFramesOfABusyLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// aMinuteOf is what a stream of a busyLog sends in a minute.
+func aMinuteOf(t *testing.T, rate int, q *streamQuery) string {
+	t.Helper()
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w := httptest.NewRecorder()
+	st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
+	st.run(ctx, busyLog{begin: time.Now(), rate: rate}, q)
+	return w.Body.String()
 }
 
 // busyLog has so many events more each second.

@@ -29,7 +29,7 @@ func TestAnswerIsNoSeal(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
 	c := configOf(t, "J", node)
-	j, js := open(t, c), connect(t, node)
+	j, js := open(t, c), node.Connect()
 	save(t, j, store.Position{First: 1, Last: 1, Term: 1, Sum: 7}, text(9, 100))
 	if err := j.Answer(func() journal.Present { return journal.Present{Replica: "r", Last: 1} }); err != nil {
 		t.Fatal(err)

@@ -71,21 +71,6 @@ func startOne(t *testing.T) *natstest.Node {
 	return natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})
 }
 
-// connect is for what others do to a stream.
-func connect(t *testing.T, node *natstest.Node) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(node.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 // contend begins the next term behind all that is there, and returns what was read.
 func contend(t *testing.T, j *journal.Client, at store.Position) (*journal.Writer, []*journal.Entry) {
 	t.Helper()
@@ -249,7 +234,7 @@ func TestOthersPast(t *testing.T) {
 		}
 	}
 	// Somebody without the key appends.
-	js := connect(t, node)
+	js := node.Connect()
 	stream, err := js.Stream(t.Context(), "J")
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +277,7 @@ func TestOthersPast(t *testing.T) {
 func TestStreamIsRefused(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
-	js := connect(t, node)
+	js := node.Connect()
 	for name, edit := range map[string]func(*jetstream.StreamConfig){
 		"subjects": func(c *jetstream.StreamConfig) { c.Subjects = []string{"a", "b"} },
 		"memory":   func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },

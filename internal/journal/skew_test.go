@@ -71,7 +71,7 @@ func TestOlderRelease(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
 	j := open(t, configOf(t, "J", node))
-	o := &otherRelease{t: t, js: connect(t, node), format: 0, layout: layout.Version, term: 1}
+	o := &otherRelease{t: t, js: node.Connect(), format: 0, layout: layout.Version, term: 1}
 	o.write("term", nil, nil)
 	var want [][]byte
 	for i := range 5 {
@@ -98,7 +98,7 @@ func TestOlderRelease(t *testing.T) {
 func TestOtherReleases(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
-	js := connect(t, node)
+	js := node.Connect()
 	for name, tc := range map[string]struct {
 		format, layout int
 		kind           string

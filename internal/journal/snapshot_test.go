@@ -90,7 +90,7 @@ func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
 	j := open(t, configOf(t, "J", node))
-	js := connect(t, node)
+	js := node.Connect()
 	wantSnapshot(t, j, nil)
 	for i, n := range []int{1, 100, 5 << 20} {
 		at := store.Position{First: uint64(i) + 1, Last: uint64(i) + 1, Term: 1, Sum: 7}
@@ -190,7 +190,7 @@ func TestSnapshotsOfTwoLeaders(t *testing.T) {
 		t.Errorf("an older position: %v", err)
 	}
 	wantSnapshot(t, j2, want)
-	if all := messages(t, connect(t, node), j.SnapshotStream()); len(all) > 5 {
+	if all := messages(t, node.Connect(), j.SnapshotStream()); len(all) > 5 {
 		t.Errorf("%d messages", len(all))
 	}
 	// One takes the parts of another for what is left of a snapshot.
@@ -228,7 +228,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	t.Parallel()
 	node := startOne(t)
 	j := open(t, configOf(t, "J", node))
-	js := connect(t, node)
+	js := node.Connect()
 	at := store.Position{First: 1, Last: 1, Term: 1, Sum: 7}
 	save(t, j, at, text(8, 3<<20))
 	other := messages(t, js, j.SnapshotStream())

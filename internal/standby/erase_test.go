@@ -102,7 +102,7 @@ func TestErase(t *testing.T) {
 	g.takeOver = patience
 	led := make(chan error, 1)
 	go func() { led <- g.lead(second) }()
-	j, js := g.journalOf(), connect(t, nodes[0])
+	j, js := g.journalOf(), nodes[0].Connect()
 	wait := func(what string, ok func() bool) {
 		t.Helper()
 		for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {

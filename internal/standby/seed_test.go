@@ -52,21 +52,6 @@ func seedUntilKilled() bool {
 	return true
 }
 
-// connect is for what others do to a stream.
-func connect(t *testing.T, node *natstest.Node) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(node.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
-
 // journalOf is a client of the group's journal.
 func (g *group) journalOf() *journal.Client {
 	g.t.Helper()
@@ -304,7 +289,7 @@ func TestSeedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.trimmed(first, random, behind.Last)
-	j, js := g.journalOf(), connect(t, nodes[0])
+	j, js := g.journalOf(), nodes[0].Connect()
 	stream, err := js.Stream(t.Context(), j.SnapshotStream())
 	if err != nil {
 		t.Fatal(err)

@@ -399,7 +399,7 @@ func TestNewerRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.end(t)
-	js := connect(t, nodes[0])
+	js := nodes[0].Connect()
 	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {`{"format":2,"kind":{"of":"its own"}}`}}, Data: []byte("?")}
 	newer, err := js.PublishMsg(t.Context(), m)
 	if err != nil {

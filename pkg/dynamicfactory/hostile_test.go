@@ -102,6 +102,22 @@ func TestEndlessDiscovery(t *testing.T) {
 	}
 }
 
+// watching subscribes to the ConfigMaps of a server until the test ends.
+func watching(t *testing.T, cfg *rest.Config) *dynamicfactory.Subscription {
+	t.Helper()
+	f, err := dynamicfactory.NewRESTFactory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Shutdown)
+	f.Start(t.Context().Done())
+	sub, err := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
 // What a server, or a proxy before it, repeats of a request that it rejects has no credentials:
 // errors are in the log and in the status.
 func TestServerThatRepeatsTheCredentials(t *testing.T) {
@@ -137,16 +153,7 @@ func TestServerThatRepeatsTheCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			check("discovery", fmt.Sprint(r.Refresh(t.Context())))
-			f, err := dynamicfactory.NewRESTFactory(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Shutdown()
-			f.Start(t.Context().Done())
-			sub, err := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			sub := watching(t, cfg)
 			eventually(t, "a failure is reported", func() bool { return sub.Status().Message != "" })
 			check("status", sub.Status().Message)
 		})
@@ -159,16 +166,7 @@ func TestPageThatContinuesWithItself(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"again"},"items":[]}`))
 	}))
 	defer server.Close()
-	f, err := dynamicfactory.NewRESTFactory(&rest.Config{Host: server.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Shutdown()
-	f.Start(t.Context().Done())
-	sub, err := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := watching(t, &rest.Config{Host: server.URL, QPS: -1})
 	eventually(t, "the list is refused", func() bool { return strings.Contains(sub.Status().Message, "continues with itself") })
 }
 

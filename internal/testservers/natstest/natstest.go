@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 )
 
@@ -233,4 +235,19 @@ func StartCluster(t testing.TB) []*Node {
 		}))
 	}
 	return nodes
+}
+
+// Connect returns a client of the server, until the test ends: for what others do to a stream.
+func (n *Node) Connect() jetstream.JetStream {
+	n.t.Helper()
+	nc, err := nats.Connect(n.URL)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return js
 }
