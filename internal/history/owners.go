@@ -258,26 +258,11 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	for _, resource := range slices.Compact(resources) {
 		// Owner references rarely change: an object that exists is read only if it has one now.
 		all := Objects{Resource: resource, Namespace: namespace}
-		exists, owned := map[string]bool{}, 0
-		for _, p := range r.partitions(all.Resource) {
-			err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
-				if len(exists)%ownedPage == 0 && late() {
-					return ledger.ErrEnough
-				}
-				has := false
-				for _, ref := range c.GetOwnerReferences() {
-					has = has || owner.is(ref.APIVersion, ref.Kind, ref.Name, string(ref.UID))
-				}
-				if exists[key] = exists[key] || has; has {
-					owned++
-				}
-				return stop(ctx)
-			})
-			damaged = damaged || errors.Is(err, store.ErrUnreadable)
-			if err != nil && !errors.Is(err, ledger.ErrEnough) && !errors.Is(err, store.ErrUnreadable) {
-				return out, err
-			}
+		exists, owned, err := r.recordedOwned(ctx, &owner, resource, prefix, late)
+		if ledger.IgnoreUnreadable(err) != nil {
+			return out, err
 		}
+		damaged = damaged || err != nil
 		if out.Truncated && owned == 0 || !past && owned == 0 {
 			continue
 		}
@@ -313,6 +298,35 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 		out.As = Gap
 	}
 	return out, err
+}
+
+// recordedOwned returns the keys of the recorded objects of a resource, and whether they name the owner, until
+// late, and how many do. The error is store.ErrUnreadable if some may be missing.
+func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource event.Resource, prefix string, late func() bool) (exists map[string]bool, owned int, err error) {
+	exists = map[string]bool{}
+	var damage error
+	for _, p := range r.partitions(resource) {
+		err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
+			if len(exists)%ownedPage == 0 && late() {
+				return ledger.ErrEnough
+			}
+			has := false
+			for _, ref := range c.GetOwnerReferences() {
+				has = has || owner.is(ref.APIVersion, ref.Kind, ref.Name, string(ref.UID))
+			}
+			if exists[key] = exists[key] || has; has {
+				owned++
+			}
+			return stop(ctx)
+		})
+		switch {
+		case errors.Is(err, store.ErrUnreadable):
+			damage = err
+		case err != nil && !errors.Is(err, ledger.ErrEnough):
+			return exists, owned, err
+		}
+	}
+	return exists, owned, damage
 }
 
 // reference is what owner references have of an owner. An empty uid is not known.
