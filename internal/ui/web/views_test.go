@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // configMaps is a configuration that watches those of a namespace.
@@ -137,6 +138,42 @@ func TestLens(t *testing.T) {
 	p.do(chromedp.NavigateBack(), chromedp.NavigateBack())
 	p.sees(".rows", "label a")
 	p.accessible()
+}
+
+// TestStrip: the histogram scrolls the list, and shows which part of the period the list has in view.
+func TestStrip(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "early", nil)
+	nextSecond()
+	nextSecond()
+	configMap(t, http.MethodPost, ns, "late", nil)
+	p := open(t, d, "#/feed?from=-1m&to=-0s")
+	p.sees(".rows", "(?s)late.*early")
+	p.sees(".strip-head", "2 changes in 1m")
+	thumb := func() (box [2]float64) {
+		r := eval[[]float64](p, `(() => { const t = document.querySelector(".thumb").getBoundingClientRect(); return [t.left, t.right]; })()`)
+		return [2]float64(r)
+	}
+	both := thumb()
+	// A click on the last bar: what came before the later change follows from there.
+	top := eval[float64](p, `document.querySelector(".strip-area svg").getBoundingClientRect().top`)
+	p.do(chromedp.MouseClickXY(both[0]+1, top+5))
+	until(t, "the list begins at the earlier change", func() bool {
+		return strings.Contains(p.text(".rows"), "early") && !strings.Contains(p.text(".rows"), "late")
+	})
+	p.sees(".strip-head", "2 changes in 1m")
+	until(t, "the strip marks the earlier change alone", func() bool { return thumb()[1] < both[1] })
+	p.sees(".bar", "back to live")
+	eval[chromedp.Void](p, `void document.querySelector(".strip-area").focus()`)
+	p.keys(kb.PageUp)
+	p.sees(".rows", "(?s)late.*early")
+	p.accessible()
+	p.do(chromedp.NavigateBack())
+	until(t, "the list begins at the earlier change again", func() bool { return !strings.Contains(p.text(".rows"), "late") })
+	p.press(".bar", "back to live")
+	p.sees(".dot.live", "live")
+	p.sees(".rows", "(?s)late.*early")
 }
 
 // TestBurst: counts stay exact and the number of elements small, however many changes come.

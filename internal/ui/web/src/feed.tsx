@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb } from "./parts";
+import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
 import { change, place } from "./place";
 import { arrows, count, now, resourceName, some } from "./text";
 
@@ -117,11 +117,13 @@ const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
 
 export function Feed({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
-  const past = !!value("to"), lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  // A list that was scrolled by the strip begins at a time of its period, and stands still as one of the past does.
+  const past = !!value("to"), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
   const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
   const [paused, pause] = useState(false), [top, setTop] = useState(true), [selected, select] = useState(-1), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
-  const feed = useFeed(past ? { ...filter, from: value("from"), to: value("to") } : filter, past, paused || !top);
+  const feed = useFeed(still ? { ...filter, from: value("from"), to: at || value("to") } : filter, still, paused || !top);
+  const view = useSignal<View>(null);
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
   const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
   const rows = feed.rows, noise = histogram.value?.noise ?? 0;
@@ -166,29 +168,32 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>, [names, q, status, expression, filtering, !!bad])}
-    {useMemo(() => <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, now())).toISOString() })} />, [histogram.value])}
+    {useMemo(() => <Strip of={histogram.value} view={view}
+      onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, now())).toISOString(), at: "" })}
+      onScroll={(to) => change({ at: new Date(Math.min(to, now())).toISOString() })} />, [histogram.value])}
     <div class="bar">
-      <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "" })}>{title}</button>)}</span>
+      <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {past ? <span><Time at={value("from")} exact={false} /> – <Time at={value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
-      {!past && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
-      {(past || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
+      {!still && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
+      {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
+      onView={(newest, oldest) => { view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
-        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until })}>{some(r.hole, "more change")} at this time: list them</button>
+        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until, at: "" })}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}>
-      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : past ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
+      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
     </Rows>
-    <Spoken text={past ? "" : some(shown.total, "change")} />
+    <Spoken text={still ? "" : some(shown.total, "change")} />
   </div>;
 }
 

@@ -1,4 +1,5 @@
 // What several views are made of.
+import type { ReadonlySignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
@@ -45,7 +46,7 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
  *  follows from its item alone: it is made once. */
 export function Rows<T extends object>(props: {
   label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
-  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; children?: ComponentChildren;
+  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; onView?: (newest?: T, oldest?: T) => void; children?: ComponentChildren;
 }) {
   const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
   const { items, height, selected } = props, made = useRef(new WeakMap<T, ComponentChildren>()).current;
@@ -69,6 +70,10 @@ export function Rows<T extends object>(props: {
     if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
     else if ((selected + 1) * height > e.scrollTop + e.clientHeight) e.scrollTop = (selected + 1) * height - e.clientHeight;
   }, [selected]);
+  useEffect(() => {
+    const top = Math.floor(view.top / height);
+    props.onView?.(items[top], items[Math.min(items.length, Math.ceil((view.top + view.height) / height)) - 1]);
+  }, [items, view, height]);
   const first = Math.max(0, Math.floor(view.top / height) - 8), last = Math.min(items.length, Math.ceil((view.top + view.height) / height) + 8);
   return <div class="rows" ref={box} onScroll={look} tabIndex={0} role="group" aria-label={props.label}>
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
@@ -82,8 +87,19 @@ export function Rows<T extends object>(props: {
 
 const stacked: Type[] = ["sync", "updated", "added", "deleted"];
 
-/** Changes over time: to see, and to choose a period of. Arrow keys move the period, + and − zoom. */
-export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: number, to: number) => void }) {
+/** The times of the newest and the oldest row in view, in milliseconds. */
+export type View = [oldest: number, newest: number] | null;
+
+/** What of the strip's period the list shows. */
+function Thumb({ view, from, to, n }: { view: ReadonlySignal<View>; from: number; to: number; n: number }) {
+  if (!view.value || view.value[1] < from || view.value[0] > to) return null;
+  const at = (t: number) => Math.min(n, Math.max(0, (t - from) / (to - from) * n)), width = Math.max(n / 200, at(view.value[1]) - at(view.value[0]));
+  return <rect class="thumb" x={Math.min(n - width, at(view.value[0]))} width={width} y="0" height="100" />;
+}
+
+/** Changes over time: to see, to choose a period of, and to scroll the list by. Arrow keys move the
+ *  period, + and − zoom, Page Up and Page Down scroll by a tenth of it. */
+export function Strip({ of, view, onPeriod, onScroll }: { of?: Histogram; view: ReadonlySignal<View>; onPeriod: (from: number, to: number) => void; onScroll: (to: number) => void }) {
   const area = useRef<SVGSVGElement>(null), [brush, setBrush] = useState<[number, number] | null>(null), [hover, setHover] = useState(-1);
   if (!of || !of.buckets.length) return <div class="strip" />;
   const n = of.buckets.length, from = Date.parse(of.from), to = Date.parse(of.to);
@@ -96,8 +112,11 @@ export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: numbe
   const at = (f: number) => from + f * (to - from);
   const keys = (e: KeyboardEvent) => {
     const w = to - from, by: Record<string, [number, number]> = { ArrowLeft: [-w / 4, -w / 4], ArrowRight: [w / 4, w / 4], "+": [w / 4, -w / 4], "-": [-w / 2, w / 2] };
-    const step = by[e.key];
-    if (step) { e.preventDefault(); onPeriod(from + step[0], to + step[1]); }
+    const step = by[e.key], page = { PageUp: w / 10, PageDown: -w / 10 }[e.key];
+    if (step) onPeriod(from + step[0], to + step[1]);
+    else if (page) onScroll((view.value?.[1] ?? to) + page);
+    else return;
+    e.preventDefault();
   };
   const shown = hover >= 0 && hover < n ? of.buckets[hover]! : undefined;
   const words = (c: Partial<Record<Type, number>>) => Object.entries(c).map(([t, k]) => `${count(k ?? 0)} ${t}`).join(", ") || "nothing";
@@ -106,13 +125,18 @@ export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: numbe
       <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}<span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span></>}</span>
       <Verdict of={of} />
     </div>
-    <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${some(total, "change")}`}
+    <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${some(total, "change")}`}
       onKeyDown={keys}>
       <svg ref={area} viewBox={`0 0 ${n} 100`} preserveAspectRatio="none" aria-hidden="true"
         onPointerDown={(e) => { area.current!.setPointerCapture(e.pointerId); const f = place(e); setBrush([f, f]); }}
         onPointerMove={(e) => { const f = place(e); setHover(Math.min(n - 1, Math.floor(f * n))); if (brush) setBrush([brush[0], f]); }}
         onPointerLeave={() => setHover(-1)}
-        onPointerUp={(e) => { const f = place(e); if (brush && Math.abs(f - brush[0]) > 0.005) onPeriod(at(Math.min(f, brush[0])), at(Math.max(f, brush[0]))); setBrush(null); }}
+        onPointerUp={(e) => {
+          const f = place(e);
+          if (brush && Math.abs(f - brush[0]) > 0.005) onPeriod(at(Math.min(f, brush[0])), at(Math.max(f, brush[0])));
+          else if (brush) onScroll(at(Math.min(n, Math.floor(f * n) + 1) / n)); // to the end of the bar
+          setBrush(null);
+        }}
         onPointerCancel={() => setBrush(null)}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" class="hatch" vector-effect="non-scaling-stroke" /></pattern></defs>
         {of.gaps.map((g) => {
@@ -123,6 +147,7 @@ export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: numbe
           const below = stacked.slice(0, stacked.indexOf(type)).reduce((s, t) => s + (b.counts[t] ?? 0), 0), c = b.counts[type] ?? 0;
           return c ? `M${i + 0.1} ${100 - below / most * 100}h.8v${-Math.max(1, c / most * 100)}h-.8z` : "";
         }).join("")} />)}
+        <Thumb view={view} from={from} to={to} n={n} />
         {brush && <rect class="brush" x={Math.min(...brush) * n} width={Math.abs(brush[1] - brush[0]) * n} y="0" height="100" />}
       </svg>
     </div>
