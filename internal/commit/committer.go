@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -191,7 +190,7 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 		forced, err := c.waitIngest(ctx, g)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "wait for ingest")
 		case err != nil && c.store.Health().Paused:
 			c.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
 			return nil
@@ -349,7 +348,7 @@ func (g *group) commit(work bool) error {
 		g.batch.PutHeadlines(block)
 	}
 	if err := g.c.store.Commit(g.batch); err != nil {
-		return fmt.Errorf("%w: commit %d changes: %w", ledger.ErrStore, len(g.changes), err)
+		return ledger.StoreError(err, "commit %d changes", len(g.changes))
 	}
 	for s := range g.touched {
 		if sub := s.informer(); sub != nil {

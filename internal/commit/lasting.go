@@ -181,7 +181,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		}
 		was, ok, err := g.c.store.Meta(l.armedKey(s))
 		if ledger.IgnoreUnreadable(err) != nil {
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "read what %s is armed for", s.ID)
 		}
 		if ok && bytes.Equal(was, l.armedBy(*watches)) {
 			l.armed[s.ID] = watches

@@ -2,7 +2,6 @@ package commit
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 
@@ -187,7 +186,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: scan checkpoints: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "scan checkpoints")
 	case !parted || newest == "" && !whole.Forgot:
 		return nil
 	case newest == "":

@@ -167,7 +167,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Epoch: s.epoch}))
 	}
 	if err := c.store.Commit(b); err != nil {
-		return nil, fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)
+		return nil, ledger.StoreError(err, "remove checkpoints of %s", partition)
 	}
 	j := &Farewell{feed: s, at: c.cfg.Now(), notify: notify}
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })

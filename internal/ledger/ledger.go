@@ -45,7 +45,7 @@ func (l *Ledger) State(partition, key string) (*compact.Object, error) {
 	case errors.Is(err, store.ErrUnreadable):
 		return nil, fmt.Errorf("state of %s in %s: %w", key, partition, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, key, partition, err)
+		return nil, StoreError(err, "read state of %s in %s", key, partition)
 	case !ok:
 		return nil, nil
 	}
@@ -69,7 +69,7 @@ func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+		return false, StoreError(err, "scan %s", partition)
 	}
 	return true, nil
 }
@@ -93,7 +93,7 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 	if err == nil || errors.Is(err, ErrEnough) || errors.Is(err, store.ErrUnreadable) {
 		return errors.Join(err, damage)
 	}
-	return fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+	return StoreError(err, "scan %s", partition)
 }
 
 // IgnoreUnreadable is err, or nil if err only means that something is damaged.

@@ -136,7 +136,7 @@ func (m *Manager) noteAccepted(st *plan.State) error {
 		return nil
 	}
 	if err := ledger.PutMeta(m.store, appliedMeta, []byte(st.Hash)); err != nil {
-		return fmt.Errorf("%w: note the accepted state: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "note the accepted state")
 	}
 	m.applied = st.Hash
 	return nil
