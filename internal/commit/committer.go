@@ -96,7 +96,7 @@ type Committer struct {
 	done            chan struct{} // closed when Run has returned
 	namespacesKnown chan struct{} // gets a value when the labels have become known
 	relabelsHeld    atomic.Bool   // feeds are being replaced, or stopped
-	heartbeat       atomic.Int64  // when the loop began its last turn, Unix nanoseconds
+	lastTurn        atomic.Int64  // when the loop began its last turn, Unix nanoseconds
 
 	// What follows belongs to the goroutine of Run, and before it to the caller of
 	// New.
@@ -129,9 +129,9 @@ func New(cfg Config) (*Committer, error) {
 // Done is closed when Run has returned.
 func (c *Committer) Done() <-chan struct{} { return c.done }
 
-// Heartbeat is when the loop began its last turn, zero before the first.
-func (c *Committer) Heartbeat() time.Time {
-	if at := c.heartbeat.Load(); at != 0 {
+// LastTurn is when the loop began its last turn, zero before the first.
+func (c *Committer) LastTurn() time.Time {
+	if at := c.lastTurn.Load(); at != 0 {
 		return time.Unix(0, at)
 	}
 	return time.Time{}
@@ -157,7 +157,7 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 	g := newGroup(c)
 	for {
 		c.wake(wake)
-		c.heartbeat.Store(time.Now().UnixNano())
+		c.lastTurn.Store(time.Now().UnixNano())
 		if len(g.jobs) == 0 {
 			select {
 			case x := <-c.changes:

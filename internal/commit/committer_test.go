@@ -91,7 +91,7 @@ func TestRun(t *testing.T) {
 	l.add("a", "1")
 	l.c.Flush()
 	l.Expect("added a u 1")
-	if l.c.Heartbeat().IsZero() {
+	if l.c.LastTurn().IsZero() {
 		t.Error("the loop has no heartbeat")
 	}
 	l.end()

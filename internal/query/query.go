@@ -126,7 +126,7 @@ func (r *Reader) Status() status.Pipeline {
 	now := r.cfg.Pipeline.Running()
 	st := now.State
 	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: now.Scrub}
-	p.Beat = r.committer.Heartbeat()
+	p.Beat = r.committer.LastTurn()
 	p.Sinks = r.sinkStatuses(st, now.Workers)
 	if st == nil {
 		return p
