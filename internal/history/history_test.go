@@ -192,7 +192,7 @@ func (w *world) open() {
 }
 
 // catchUp delivers the changes that a resumed watch has missed.
-func (w *world) catchUp(snapshot *dynamicfactory.Snapshot) {
+func (w *world) catchUp(snapshot *dynamicfactory.WarmStart) {
 	w.Helper()
 	if snapshot.Relist {
 		return
