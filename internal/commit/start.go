@@ -29,7 +29,7 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 	}
 	floor := s.resume.RecordedUpTo()
 	recorded := &dynamicfactory.WarmStart{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor}
-	err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+	_, err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
 		recorded.Objects = append(recorded.Objects, o)
 		if v := o.GetResourceVersion(); ledger.Newer(v, floor) {
 			floor = v

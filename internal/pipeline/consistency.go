@@ -439,7 +439,7 @@ func (a *audit) compare() (rest bool, err error) {
 			a.suspect(a.keys[a.next], a.heads[a.next], head{})
 		}
 	}
-	err = a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
+	more, err := a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
 		if a.Token != "" && key > a.last {
 			return ledger.ErrEnough
 		}
@@ -455,7 +455,7 @@ func (a *audit) compare() (rest bool, err error) {
 		a.suspect(key, listed, headOf(o))
 		return nil
 	})
-	if err != nil && !errors.Is(err, ledger.ErrEnough) {
+	if err != nil && !more {
 		return false, err
 	}
 	unrecordedUpTo("")
