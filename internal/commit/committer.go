@@ -311,7 +311,8 @@ func (g *group) touchAll(feeds []*Feed) {
 }
 
 // job is work of many objects. The committer does a part of it with each group, so
-// that other changes pass and no commit is large.
+// that other changes pass and no commit is large. Its fields are the committer's, except
+// where they say otherwise.
 type job interface {
 	// step adds a part to the group, and reports whether more is left.
 	step(g *group) (more bool, err error)

@@ -87,7 +87,7 @@ func (r *relabel) after(string) (labels.Set, bool) { return r.After, true }
 // relabelling is what remains to be delivered of a namespace's objects for the changes of its
 // labels: a group takes a part of them, in the order of partitions and keys. A change of
 // an object takes that object ahead, so that it is judged by the new labels after it
-// has entered or left.
+// has entered or left. The committer's goroutine has it.
 type relabelling struct {
 	Moves     []relabel // in order; the first is under way
 	Base      int       // how many are complete
