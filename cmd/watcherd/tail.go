@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
@@ -129,7 +130,7 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 // follow prints a stream, connecting again when it is lost.
 func (t *tail) follow(ctx context.Context, client *client.Client, query url.Values, noFollow bool) error {
 	connected := false
-	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+	for delay := retryFirst; ; delay = min(2*delay, retryMost) {
 		began, err := t.connect(ctx, client, query)
 		switch {
 		case ctx.Err() != nil, t.done:
@@ -144,13 +145,11 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 			return err
 		}
 		if began {
-			connected, wait = true, retryFirst
+			connected, delay = true, retryFirst
 			fmt.Fprintln(t.notes, "watcherd: lost the connection to the daemon; reconnecting")
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, delay) != nil {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

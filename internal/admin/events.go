@@ -16,9 +16,9 @@ import (
 const (
 	maxStreams = 32
 
-	// heartbeat is how often an idle stream shows that it is alive, so that proxies
+	// keepAlive is how often an idle stream shows that it is alive, so that proxies
 	// keep it and clients notice when it is gone.
-	heartbeat = 15 * time.Second
+	keepAlive = 15 * time.Second
 
 	// writeTimeout is how long a reader may take for what is sent at once.
 	writeTimeout = 30 * time.Second
@@ -96,8 +96,8 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 		st.frames(ctx, log, q)
 		return
 	}
-	beat := time.NewTimer(heartbeat)
-	defer beat.Stop()
+	idle := time.NewTimer(keepAlive)
+	defer idle.Stop()
 	for st.err == nil && ctx.Err() == nil {
 		batch, err := log.Read(q.after, q.keep)
 		if err != nil {
@@ -117,20 +117,20 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 		}
 		if len(batch) > 0 {
 			st.flush()
-			st.beat(q.after)
+			st.idle(q.after)
 			continue
 		}
 		if !q.follow {
 			return
 		}
-		st.wait(ctx, log, q.after, beat)
+		st.wait(ctx, log, q.after, idle)
 	}
 }
 
-// beat shows a reader that has heard nothing for a while that the stream is there, by the id
+// idle shows a reader that has heard nothing for a while that the stream is there, by the id
 // after which it would resume: others may have been left out since the last one.
-func (st *stream) beat(after uint64) {
-	if time.Since(st.wrote) >= heartbeat {
+func (st *stream) idle(after uint64) {
+	if time.Since(st.wrote) >= keepAlive {
 		st.buf = fmt.Appendf(st.buf, "id: %d\n\n", after)
 		st.flush()
 	}
@@ -138,8 +138,8 @@ func (st *stream) beat(after uint64) {
 
 // wait returns when there is more to read, or when the reader should hear that it
 // is still there.
-func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Timer) {
-	beat.Reset(heartbeat - time.Since(st.wrote))
+func (st *stream) wait(ctx context.Context, log Log, after uint64, idle *time.Timer) {
+	idle.Reset(keepAlive - time.Since(st.wrote))
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	news := make(chan struct{})
@@ -151,14 +151,14 @@ func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Ti
 		select {
 		case <-news:
 			return
-		case <-beat.C:
-			st.beat(after)
+		case <-idle.C:
+			st.idle(after)
 			if st.err != nil {
 				cancel()
 				<-news
 				return
 			}
-			beat.Reset(heartbeat)
+			idle.Reset(keepAlive)
 		}
 	}
 }
@@ -300,8 +300,8 @@ func (f *Frame) show(log Log, rows int) error {
 
 // frames sends what q asks for in frames, until that is done, ctx is, or the reader is gone.
 func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
-	beat := time.NewTimer(heartbeat)
-	defer beat.Stop()
+	idle := time.NewTimer(keepAlive)
+	defer idle.Stop()
 	credit, last := float64(rowRate), time.Now() // rows that may be sent
 	for st.err == nil && ctx.Err() == nil {
 		f, end, err := q.frame(ctx, log)
@@ -325,7 +325,7 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 			st.flush()
 			st.metrics.sent.Add(float64(f.Total))
 		}
-		st.beat(q.after)
+		st.idle(q.after)
 		if end && !q.follow || q.limit < 0 {
 			return
 		}
@@ -340,7 +340,7 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 			next.Stop()
 		}
 		if end {
-			st.wait(ctx, log, q.after, beat)
+			st.wait(ctx, log, q.after, idle)
 		}
 	}
 }

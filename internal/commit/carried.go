@@ -2,7 +2,6 @@ package commit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -123,8 +122,8 @@ func (c *Committer) carryOver(b *store.Batch, a addedWatch) error {
 		return ledger.ErrEnough
 	}
 	for {
-		err := c.ledger.Scan(s.Partition, s.KeyPrefix(), after, look)
-		if !errors.Is(err, ledger.ErrEnough) {
+		more, err := c.ledger.Scan(s.Partition, s.KeyPrefix(), after, look)
+		if !more {
 			return ledger.IgnoreUnreadable(err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -97,7 +96,7 @@ type Committer struct {
 	done            chan struct{} // closed when Run has returned
 	namespacesKnown chan struct{} // gets a value when the labels have become known
 	relabelsHeld    atomic.Bool   // feeds are being replaced, or stopped
-	heartbeat       atomic.Int64  // when the loop began its last turn, Unix nanoseconds
+	lastTurn        atomic.Int64  // when the loop began its last turn, Unix nanoseconds
 
 	// What follows belongs to the goroutine of Run, and before it to the caller of
 	// New.
@@ -130,9 +129,9 @@ func New(cfg Config) (*Committer, error) {
 // Done is closed when Run has returned.
 func (c *Committer) Done() <-chan struct{} { return c.done }
 
-// Heartbeat is when the loop began its last turn, zero before the first.
-func (c *Committer) Heartbeat() time.Time {
-	if at := c.heartbeat.Load(); at != 0 {
+// LastTurn is when the loop began its last turn, zero before the first.
+func (c *Committer) LastTurn() time.Time {
+	if at := c.lastTurn.Load(); at != 0 {
 		return time.Unix(0, at)
 	}
 	return time.Time{}
@@ -158,7 +157,7 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 	g := newGroup(c)
 	for {
 		c.wake(wake)
-		c.heartbeat.Store(time.Now().UnixNano())
+		c.lastTurn.Store(time.Now().UnixNano())
 		if len(g.jobs) == 0 {
 			select {
 			case x := <-c.changes:
@@ -191,7 +190,7 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 		forced, err := c.waitIngest(ctx, g)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "wait for ingest")
 		case err != nil && c.store.Health().Paused:
 			c.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
 			return nil
@@ -312,7 +311,8 @@ func (g *group) touchAll(feeds []*Feed) {
 }
 
 // job is work of many objects. The committer does a part of it with each group, so
-// that other changes pass and no commit is large.
+// that other changes pass and no commit is large. Its fields are the committer's, except
+// where they say otherwise.
 type job interface {
 	// step adds a part to the group, and reports whether more is left.
 	step(g *group) (more bool, err error)
@@ -349,7 +349,7 @@ func (g *group) commit(work bool) error {
 		g.batch.PutHeadlines(block)
 	}
 	if err := g.c.store.Commit(g.batch); err != nil {
-		return fmt.Errorf("%w: commit %d changes: %w", ledger.ErrStore, len(g.changes), err)
+		return ledger.StoreError(err, "commit %d changes", len(g.changes))
 	}
 	for s := range g.touched {
 		if sub := s.informer(); sub != nil {

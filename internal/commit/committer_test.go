@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
@@ -91,8 +93,8 @@ func TestRun(t *testing.T) {
 	l.add("a", "1")
 	l.c.Flush()
 	l.Expect("added a u 1")
-	if l.c.Heartbeat().IsZero() {
-		t.Error("the loop has no heartbeat")
+	if l.c.LastTurn().IsZero() {
+		t.Error("the loop has no last turn")
 	}
 	l.end()
 	if err := <-l.done; err != nil {
@@ -241,6 +243,51 @@ func TestSendAfterStop(t *testing.T) {
 	if l.s.synced || l.s.epoch != 0 {
 		t.Error("the stopped feed goes on")
 	}
+}
+
+// TestHandlerOfDeletions reports a deletion that a comparison found as one, and takes objects alone.
+func TestHandlerOfDeletions(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{})
+	h := l.c.Handler(l.s)
+	l.add("a", "1")
+	h.OnUpdate(nil, "no object")
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: "no object"})
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: l.Object("a", "u", "1")})
+	l.c.Flush()
+	if e := l.Expect("added a u 1", "deleted a u 1")[1]; !e.FinalStateUnknown {
+		t.Error("the deletion is reported as one that was seen")
+	}
+}
+
+// TestNamespaceHandler forwards namespaces, and acknowledges them also if its informer is known later.
+func TestNamespaceHandler(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{})
+	stopped := make(chan struct{})
+	h := l.c.NamespaceHandler(stopped)
+	h.OnAdd(l.namespace("1", "dev").WithPosition(3), false)
+	i := &informer{}
+	h.Subscribed(i)
+	if i.acked != 3 {
+		t.Errorf("acknowledged up to %d before the informer was known", i.acked)
+	}
+	h.OnUpdate(nil, l.namespace("2", "prod").WithPosition(5))
+	h.OnAdd("no object", false)
+	h.Synced(map[string]struct{}{"ns": {}})
+	l.c.Flush()
+	<-l.c.NamespacesKnown()
+	if labels, known := l.c.NamespaceLabels("ns"); !known || labels["env"] != "prod" || i.acked != 5 {
+		t.Errorf("labels %v, known: %t; acknowledged up to %d", labels, known, i.acked)
+	}
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns", Obj: l.namespace("2", "prod").WithPosition(6)})
+	l.c.Flush()
+	if gone, _ := l.c.namespaces.get("ns"); gone.Gone.IsZero() || i.acked != 6 {
+		t.Errorf("a deleted namespace is %+v; acknowledged up to %d", gone, i.acked)
+	}
+	close(stopped)
+	h.OnAdd(l.namespace("7", "test").WithPosition(7), false)
+	l.c.Flush()
 }
 
 // TestFirstList ends a first list through every branch of feedSynced.process and sweep.

@@ -17,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -136,10 +137,10 @@ func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
 // counting counts the objects that are edited, and logs once the paths that none of many had.
 func (s *Feed) counting(edit dynamicfactory.EditFunc) dynamicfactory.EditFunc {
 	return func(dst, raw []byte, by *rawjson.Change) ([]byte, error) {
-		if s.edited.Add(1) == redact.Enough+1 { // those before it are edited
+		if s.edited.Add(1) == unseen.Enough+1 { // those before it are edited
 			for _, u := range s.Usage() {
 				if u.Suspicious() {
-					s.Log.Warn("a path that a watch names was in no object so far; it may be wrong", "key", u.Key, "field", u.Path, "objects", redact.Enough)
+					s.Log.Warn("a path that a watch names was in no object so far; it may be wrong", "key", u.Key, "field", u.Path, "objects", unseen.Enough)
 				}
 			}
 		}

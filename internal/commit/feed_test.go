@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/committest"
-	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -21,8 +21,8 @@ func TestPathThatNoObjectHas(t *testing.T) {
 	var out bytes.Buffer
 	r.c.log = slog.New(slog.NewTextHandler(&out, nil))
 	s := r.feed(pods)
-	for n := range 3 * redact.Enough {
-		if n == redact.Enough && out.Len() > 0 {
+	for n := range 3 * unseen.Enough {
+		if n == unseen.Enough && out.Len() > 0 {
 			t.Fatalf("before that many objects: %s", &out)
 		}
 		if _, err := s.Edit(nil, []byte(`{"metadata":{"name":"a"},"spec":{"x":1}}`), new(rawjson.Change)); err != nil {
@@ -32,7 +32,7 @@ func TestPathThatNoObjectHas(t *testing.T) {
 	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), "key=redact field=spec.typo objects=100") {
 		t.Errorf("logged: %s", &out)
 	}
-	if n := s.Edited(); n != 3*redact.Enough {
+	if n := s.Edited(); n != 3*unseen.Enough {
 		t.Errorf("%d objects are edited", n)
 	}
 }

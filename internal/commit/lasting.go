@@ -2,7 +2,6 @@ package commit
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -181,7 +180,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		}
 		was, ok, err := g.c.store.Meta(l.armedKey(s))
 		if ledger.IgnoreUnreadable(err) != nil {
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "read what %s is armed for", s.ID)
 		}
 		if ok && bytes.Equal(was, l.armedBy(*watches)) {
 			l.armed[s.ID] = watches
@@ -193,7 +192,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		return nil
 	}
 	s := l.arming
-	err := g.c.ledger.Scan(s.Partition, s.KeyPrefix(), l.cursor, func(key string, o *compact.Object) error {
+	more, err := g.c.ledger.Scan(s.Partition, s.KeyPrefix(), l.cursor, func(key string, o *compact.Object) error {
 		if *room <= 0 {
 			return ledger.ErrEnough
 		}
@@ -211,10 +210,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		}
 		return g.judge(l, s, now, o, l.renew, match)
 	})
-	switch {
-	case errors.Is(err, ledger.ErrEnough):
-		return nil
-	case ledger.IgnoreUnreadable(err) != nil:
+	if err = ledger.IgnoreUnreadable(err); more || err != nil {
 		return err
 	}
 	g.batch.PutMeta(l.armedKey(s), l.armedBy(*l.by))

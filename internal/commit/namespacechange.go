@@ -87,7 +87,7 @@ func (r *relabel) after(string) (labels.Set, bool) { return r.After, true }
 // relabelling is what remains to be delivered of a namespace's objects for the changes of its
 // labels: a group takes a part of them, in the order of partitions and keys. A change of
 // an object takes that object ahead, so that it is judged by the new labels after it
-// has entered or left.
+// has entered or left. The committer's goroutine has it.
 type relabelling struct {
 	Moves     []relabel // in order; the first is under way
 	Base      int       // how many are complete
@@ -267,7 +267,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		if s.Partition > r.Partition {
 			r.Partition, r.Key = s.Partition, ""
 		}
-		err := g.c.ledger.Scan(s.Partition, ledger.Key(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
+		more, err := g.c.ledger.Scan(s.Partition, ledger.Key(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
 			if looked == maxGroup || g.full() {
 				return ledger.ErrEnough
 			}
@@ -289,7 +289,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return g.reselect(s, &r.Moves[0], o)
 		})
 		switch {
-		case errors.Is(err, ledger.ErrEnough):
+		case more:
 			g.putRelabelling(j.namespace, r)
 			return true, nil
 		case errors.Is(err, store.ErrUnreadable):
@@ -425,7 +425,7 @@ func (g *group) ended(ns *compact.Object) (time.Time, error) {
 		if !s.selects(ns.GetName()) {
 			continue
 		}
-		err := g.c.ledger.Scan(s.Partition, prefix, "", func(_ string, o *compact.Object) error {
+		more, err := g.c.ledger.Scan(s.Partition, prefix, "", func(_ string, o *compact.Object) error {
 			if looked++; looked > maxGroup {
 				return ledger.ErrEnough
 			}
@@ -433,7 +433,7 @@ func (g *group) ended(ns *compact.Object) (time.Time, error) {
 			return nil
 		})
 		switch {
-		case errors.Is(err, ledger.ErrEnough), errors.Is(err, store.ErrUnreadable):
+		case more, errors.Is(err, store.ErrUnreadable):
 			return time.Time{}, nil
 		case err != nil:
 			return time.Time{}, err

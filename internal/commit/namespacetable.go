@@ -205,7 +205,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 		err = c.store.Commit(batch)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: delete namespaces: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "delete namespaces")
 	}
 	c.namespaces.clear()
 	clear(c.relabels)

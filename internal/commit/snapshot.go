@@ -142,7 +142,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	}
 	looked, delivered := 0, 0
 	at := g.c.cfg.Now()
-	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
+	more, err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
 		if looked == sweepLook || delivered == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
@@ -168,10 +168,10 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	}
 	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.watch.Watch.Name, "error", err)
-	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
+	} else if err != nil {
 		return false, err
 	}
-	if errors.Is(err, ledger.ErrEnough) {
+	if more {
 		if j.meta != "" {
 			g.batch.PutMeta(j.meta, ledger.Encode(j.remember()))
 		}

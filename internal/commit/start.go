@@ -2,7 +2,6 @@ package commit
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 
@@ -16,9 +15,9 @@ import (
 // to resume from, so that it needs no list. Where a part of the ledger is not of that
 // version, or cannot be read, it lists the resource as it was at that version. An object
 // that such a list cannot read begins with its recorded state.
-func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
+func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 	defer s.begun.Store(true)
-	listed := &dynamicfactory.Snapshot{Relist: true, Known: c.recordedFor(s)}
+	listed := &dynamicfactory.WarmStart{Relist: true, Known: c.recordedFor(s)}
 	if s.start != cold {
 		listed.ResourceVersion, listed.Time, listed.Quiet = s.resume.ListVersion(), s.resume.Time, s.resume.Quiet
 		if !s.rewind { // else it is of the versions before the rollback
@@ -29,9 +28,9 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 		return listed, nil
 	}
 	floor := s.resume.RecordedUpTo()
-	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor}
-	err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
-		snap.Objects = append(snap.Objects, o)
+	recorded := &dynamicfactory.WarmStart{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor}
+	_, err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+		recorded.Objects = append(recorded.Objects, o)
 		if v := o.GetResourceVersion(); ledger.Newer(v, floor) {
 			floor = v
 		}
@@ -45,8 +44,8 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 	case err != nil:
 		return nil, err
 	}
-	s.warmObjects, s.floor = snap.Objects, floor
-	return snap, nil
+	s.warmObjects, s.floor = recorded.Objects, floor
+	return recorded, nil
 }
 
 // recordedFor returns the recorded states of the feed's objects, in the form of now.
@@ -187,7 +186,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: scan checkpoints: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "scan checkpoints")
 	case !parted || newest == "" && !whole.Forgot:
 		return nil
 	case newest == "":

@@ -91,7 +91,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		return false, nil
 	}
 	looked, deleted := 0, 0
-	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
+	more, err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
 		if looked == sweepLook || deleted == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
@@ -110,10 +110,10 @@ func (j *sweep) step(g *group) (more bool, err error) {
 	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported", "error", err)
 		s.forgot = true
-	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
+	} else if err != nil {
 		return false, err
 	}
-	if errors.Is(err, ledger.ErrEnough) {
+	if more {
 		return true, nil
 	}
 	return false, g.synced(s, j.at)
@@ -167,7 +167,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Epoch: s.epoch}))
 	}
 	if err := c.store.Commit(b); err != nil {
-		return nil, fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)
+		return nil, ledger.StoreError(err, "remove checkpoints of %s", partition)
 	}
 	j := &Farewell{feed: s, at: c.cfg.Now(), notify: notify}
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
@@ -225,14 +225,11 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 // recordedResource returns the resource of a feed's objects as they are recorded.
 func (c *Committer) recordedResource(id *Identity) (event.Resource, error) {
 	r := id.Resource
-	err := c.ledger.Scan(id.Partition, id.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+	_, err := c.ledger.Scan(id.Partition, id.KeyPrefix(), "", func(_ string, o *compact.Object) error {
 		kind := o.GetObjectKind().GroupVersionKind()
 		r.Version, r.Kind = kind.Version, kind.Kind
 		return ledger.ErrEnough
 	})
-	if errors.Is(err, ledger.ErrEnough) {
-		err = nil
-	}
 	return r, ledger.IgnoreUnreadable(err)
 }
 
@@ -253,7 +250,7 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 		return false, nil // the resource is served again
 	}
 	n := 0
-	err = g.c.ledger.Scan(j.feed.Partition, "", j.cursor, func(key string, o *compact.Object) error {
+	more, err = g.c.ledger.Scan(j.feed.Partition, "", j.cursor, func(key string, o *compact.Object) error {
 		if n == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
@@ -262,10 +259,7 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
-	if errors.Is(err, ledger.ErrEnough) {
-		return true, nil
-	}
-	return false, ledger.IgnoreUnreadable(err)
+	return more, ledger.IgnoreUnreadable(err)
 }
 
 func (j *Farewell) end() {

@@ -2,7 +2,6 @@ package commit
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -216,7 +215,7 @@ func (b Barrier) DropHeld(sink string) error {
 	case errors.Is(err, store.ErrUnreadable):
 		c.log.Error("what routes held for a purged sink cannot be read: a part of it stays", "sink", sink, "error", err)
 	case err != nil:
-		return fmt.Errorf("%w: delete timers: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "delete timers")
 	}
 	delete(c.timers.throttles, sink)
 	return nil

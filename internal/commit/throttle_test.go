@@ -5,17 +5,21 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -672,5 +676,34 @@ func TestTimersOfLargeObjects(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestThrottleKeepsAnEntry: an object that enters the selection while its events are held has entered for the
+// receiver, whatever of it comes before the release.
+func TestThrottleKeepsAnEntry(t *testing.T) {
+	filter, err := selector.NewFilter(selector.Namespaces{}, "tier=web", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Filter = filter }))
+	web := slow
+	web.When = `metadata.labels["tier"] == "web"` // does not take what leaves
+	r.route(web)
+	s := r.feed(pods)
+	last := r.Object("a", "u", "1", "web")
+	r.commit(addedTo(s, last))
+	for i, tier := range []string{"db", "web", "web"} {
+		next := r.Object("a", "u", strconv.Itoa(i+2), tier)
+		r.commit(updatedIn(s, next, last))
+		last = next
+	}
+	r.pass(time.Minute)
+	var got []string
+	for _, e := range r.delivered("sink") {
+		got = append(got, fmt.Sprintf("%s %s %s", e.Type, e.ResourceVersion, e.Selection))
+	}
+	if diff := cmp.Diff([]string{"added 1 ", "updated 4 entered"}, got); diff != "" {
+		t.Errorf("delivered (-want +got):\n%s", diff)
 	}
 }

@@ -3,7 +3,6 @@ package commit
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -115,7 +114,7 @@ func (g *group) findFormer() error {
 		c.log.Error("what routes hold cannot be read: it is tried again later", "error", err)
 		t.search = now.Add(unreadable)
 	default:
-		return fmt.Errorf("%w: find timers: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "find timers")
 	}
 	return nil
 }
@@ -143,7 +142,7 @@ func (g *group) clear(b *timer.Bucket, room *int, gone func() error) error {
 		g.c.log.Error("what a former route held cannot be read: it is deleted later", "route", b.Route, "sink", b.Sink, "error", err)
 		b.Postpone(g.c.timers.looked.Add(unreadable))
 	case err != nil:
-		return fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "scan timers")
 	}
 	return nil
 }
@@ -224,7 +223,7 @@ func (g *group) Row(b *timer.Bucket, key string) (*timer.Row, error) {
 		g.c.metrics.unheld.WithLabelValues("unreadable").Inc()
 		return nil, nil
 	}
-	return nil, fmt.Errorf("%w: read a timer: %w", ledger.ErrStore, err)
+	return nil, ledger.StoreError(err, "read a timer")
 }
 
 // due returns the timers of a bucket that are due, after one that was, and puts those that
@@ -245,7 +244,7 @@ func (g *group) due(b *timer.Bucket, now time.Time, after *timer.Due, room *int)
 		b.Postpone(now.Add(unreadable))
 		more = true
 	case err != nil:
-		return nil, false, fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
+		return nil, false, ledger.StoreError(err, "scan timers")
 	}
 	for _, d := range ahead {
 		row, err := g.Row(b, d.Key)

@@ -269,7 +269,7 @@ func TestRefusedEventsGoAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(&cfg, new(atomic.Bool), newReceiver(t, accept), m, newJournal(cfg.Logger), newNote(s.queue, ""))
+	e := newEngine(&cfg, new(atomic.Bool), newReceiver(t, accept), m, newLimitedLogger(cfg.Logger), newNote(s.queue, ""))
 	l, now := e.lanes[0], time.Now()
 	for i, alone := range []bool{true, false, false, true} {
 		ev, err := decodeChange(store.Item{Payload: fmt.Appendf(nil, `{"object":%d}`, i)})

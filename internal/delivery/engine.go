@@ -19,7 +19,7 @@ type engine struct {
 	sink    sinks.Sink
 	limited sinks.Limited // the sink, if it has limits
 	metrics *metrics
-	log     *journal
+	log     *limitedLogger
 	note    *note
 
 	circuit  circuit
@@ -73,7 +73,7 @@ type engine struct {
 	back    []*entry            // for putBack
 }
 
-func newEngine(cfg *Config, onRequest *atomic.Bool, sink sinks.Sink, m *metrics, log *journal, n *note) *engine {
+func newEngine(cfg *Config, onRequest *atomic.Bool, sink sinks.Sink, m *metrics, log *limitedLogger, n *note) *engine {
 	e := &engine{
 		cfg: cfg, sink: sink, metrics: m, log: log, note: n,
 		circuit: circuit{retry: &cfg.Retry, since: time.Now()},

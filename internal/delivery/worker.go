@@ -115,7 +115,7 @@ func (w *Worker) lastStatus() Status {
 }
 
 func (w *Worker) deliver(ctx context.Context) error {
-	log := newJournal(w.cfg.Logger)
+	log := newLimitedLogger(w.cfg.Logger)
 	sink := w.openSink(ctx, log)
 	if sink == nil {
 		return nil
@@ -179,7 +179,7 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 
 // openSink opens the sink, with retries on the schedule of a failing or paused sink. It
 // returns nil when ctx is done first.
-func (w *Worker) openSink(ctx context.Context, log *journal) sinks.Sink {
+func (w *Worker) openSink(ctx context.Context, log *limitedLogger) sinks.Sink {
 	w.publish(Status{State: Opening})
 	if !w.follow(ctx, log) {
 		return nil
@@ -242,7 +242,7 @@ func (w *Worker) retryOpen(ctx context.Context, c *circuit, s Status) bool {
 }
 
 // follow waits for the last worker's writes; false if ctx is done first.
-func (w *Worker) follow(ctx context.Context, log *journal) bool {
+func (w *Worker) follow(ctx context.Context, log *limitedLogger) bool {
 	if w.cfg.Previous == nil {
 		return true
 	}

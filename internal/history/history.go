@@ -530,12 +530,12 @@ func (r *Reader) Resources() ([]Known, error) {
 	}
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
-		err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
+		_, err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
 			version := strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
 			add(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
 			return ledger.ErrEnough
 		})
-		if err = ledger.IgnoreUnreadable(err); err != nil && !errors.Is(err, ledger.ErrEnough) {
+		if err = ledger.IgnoreUnreadable(err); err != nil {
 			return nil, err
 		}
 	}

@@ -192,7 +192,7 @@ func (w *world) open() {
 }
 
 // catchUp delivers the changes that a resumed watch has missed.
-func (w *world) catchUp(snapshot *dynamicfactory.Snapshot) {
+func (w *world) catchUp(snapshot *dynamicfactory.WarmStart) {
 	w.Helper()
 	if snapshot.Relist {
 		return
@@ -328,11 +328,12 @@ func (w *world) lose() {
 func (w *world) note() {
 	w.Helper()
 	m := moment{w.now(), map[string]string{}}
-	w.must(ledger.New(w.st, w.dicts).Scan("pods", "", "", func(_ string, o *compact.Object) error {
+	_, err := ledger.New(w.st, w.dicts).Scan("pods", "", "", func(_ string, o *compact.Object) error {
 		raw, err := o.AppendJSON(nil)
 		m.state[o.GetName()] = shape(raw)
 		return err
-	}))
+	})
+	w.must(err)
 	var before map[string]string
 	if n := len(w.moments); n > 0 {
 		before = w.moments[n-1].state

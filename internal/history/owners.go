@@ -306,7 +306,7 @@ func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource e
 	exists = map[string]bool{}
 	var damage error
 	for _, p := range r.partitions(resource) {
-		err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
+		_, err := r.ledger.Scan(p, prefix, "", func(key string, c *compact.Object) error {
 			if len(exists)%ownedPage == 0 && late() {
 				return ledger.ErrEnough
 			}
@@ -322,7 +322,7 @@ func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource e
 		switch {
 		case errors.Is(err, store.ErrUnreadable):
 			damage = err
-		case err != nil && !errors.Is(err, ledger.ErrEnough):
+		case err != nil:
 			return exists, owned, err
 		}
 	}

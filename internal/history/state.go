@@ -430,7 +430,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	}
 	for _, p := range r.partitions(all.Resource) {
 		n := 0
-		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
+		_, err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
 			if ns, name, _ := strings.Cut(key, "/"); all.Named != nil && !all.Named(ns, name) {
 				return nil
 			}
@@ -444,7 +444,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 			return nil
 		})
 		damaged = damaged || errors.Is(err, store.ErrUnreadable)
-		if err != nil && !errors.Is(err, ledger.ErrEnough) && !errors.Is(err, store.ErrUnreadable) {
+		if err = ledger.IgnoreUnreadable(err); err != nil {
 			return as, "", err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // Snapshot is a copy of the store's contents in a second stream. A replica that lacks entries which the journal has no longer
@@ -297,12 +298,12 @@ func (u *upload) write(body []byte) error {
 		if attempts == uploadAttempts || u.ctx.Err() != nil {
 			return fmt.Errorf("write the snapshot: %w", err)
 		}
-		if err := pause(u.ctx, attempt); err != nil { // an election, perhaps
+		if err := wait.For(u.ctx, attempt); err != nil { // an election, perhaps
 			return err
 		}
 	}
 	// The servers have the leader's entries to take, too.
-	return pause(u.ctx, time.Since(began))
+	return wait.For(u.ctx, time.Since(began))
 }
 
 // uploadAttempts are those of a message of a snapshot: elections take some seconds.
@@ -312,15 +313,6 @@ func (u *upload) publish(m *nats.Msg) (*jetstream.PubAck, error) {
 	ctx, cancel := context.WithTimeout(u.ctx, attempt)
 	defer cancel()
 	return u.j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(u.j.SnapshotStream()), jetstream.WithRetryAttempts(0))
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (j *Client) message(p piece, subject string, body []byte) (*nats.Msg, error) {
@@ -362,7 +354,7 @@ func (j *Client) completeSnapshot(ctx context.Context, stream jetstream.Stream, 
 		if attempts == uploadAttempts || ctx.Err() != nil {
 			return fmt.Errorf("complete the snapshot: %w", err)
 		}
-		if err := pause(ctx, attempt); err != nil {
+		if err := wait.For(ctx, attempt); err != nil {
 			return err
 		}
 	}

@@ -96,7 +96,7 @@ func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) 
 	case errors.Is(err, store.ErrUnreadable):
 		return c, false, fmt.Errorf("checkpoint of %s: %w", sourceID, err)
 	case err != nil:
-		return c, false, fmt.Errorf("%w: checkpoint of %s: %w", ErrStore, sourceID, err)
+		return c, false, StoreError(err, "checkpoint of %s", sourceID)
 	case !ok:
 		return c, false, nil
 	}

@@ -45,7 +45,7 @@ func (l *Ledger) State(partition, key string) (*compact.Object, error) {
 	case errors.Is(err, store.ErrUnreadable):
 		return nil, fmt.Errorf("state of %s in %s: %w", key, partition, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, key, partition, err)
+		return nil, StoreError(err, "read state of %s in %s", key, partition)
 	case !ok:
 		return nil, nil
 	}
@@ -69,20 +69,20 @@ func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+		return false, StoreError(err, "scan %s", partition)
 	}
 	return true, nil
 }
 
-// ErrEnough ends a scan that is continued later.
+// ErrEnough ends a scan, which is continued later or has what it was for.
 var ErrEnough = errors.New("enough for now")
 
 // Scan calls fn for the committed entries of a partition whose keys begin with prefix and
-// sort after a key, in their order. Damaged entries are left out; the error then is
-// store.ErrUnreadable, and may be ErrEnough as well.
-func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) error {
+// sort after a key, in their order. more: fn ended it with [ErrEnough]. Damaged entries are
+// left out; the error then is store.ErrUnreadable.
+func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) (more bool, err error) {
 	var damage error
-	err := l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
+	err = l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
 		o, err := l.decode(partition, key, value)
 		if err != nil {
 			damage = err
@@ -90,10 +90,13 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 		}
 		return fn(key, o)
 	})
-	if err == nil || errors.Is(err, ErrEnough) || errors.Is(err, store.ErrUnreadable) {
-		return errors.Join(err, damage)
+	if more = errors.Is(err, ErrEnough); more {
+		return true, damage
 	}
-	return fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+	if IgnoreUnreadable(err) != nil {
+		return false, StoreError(err, "scan %s", partition)
+	}
+	return false, errors.Join(err, damage)
 }
 
 // IgnoreUnreadable is err, or nil if err only means that something is damaged.

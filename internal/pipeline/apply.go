@@ -136,7 +136,7 @@ func (m *Manager) noteAccepted(st *plan.State) error {
 		return nil
 	}
 	if err := ledger.PutMeta(m.store, appliedMeta, []byte(st.Hash)); err != nil {
-		return fmt.Errorf("%w: note the accepted state: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "note the accepted state")
 	}
 	m.applied = st.Hash
 	return nil
@@ -309,8 +309,8 @@ func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	m.mu.Unlock()
 	sub, err := m.factory.SubscribeDurable(context.WithoutCancel(ctx), s.Key.Key, m.committer.Handler(f), dynamicfactory.DurableOptions{
 		MetadataOnly: s.Key.MetadataOnly, Edit: f.Edit, Codec: s.Key.Codec(m.dicts), Window: window,
-		Snapshot: func(context.Context) (*dynamicfactory.Snapshot, error) { return m.committer.Begin(f) },
-		OnGap:    func(g dynamicfactory.Gap) { m.committer.HistoryLost(f, g) },
+		WarmStart: func(context.Context) (*dynamicfactory.WarmStart, error) { return m.committer.Begin(f) },
+		OnGap:     func(g dynamicfactory.Gap) { m.committer.HistoryLost(f, g) },
 	})
 	if err != nil {
 		f.Subscribed(nil)

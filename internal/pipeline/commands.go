@@ -162,7 +162,7 @@ func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 		}
 		_, ok, err := m.store.Meta(commit.DueMeta + s.Name)
 		if err != nil {
-			return nil, fmt.Errorf("%w: snapshot of sink %s: %w", ledger.ErrStore, s.Name, err)
+			return nil, ledger.StoreError(err, "snapshot of sink %s", s.Name)
 		}
 		if ok {
 			due = append(due, s.Name)

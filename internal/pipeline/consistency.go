@@ -16,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -88,7 +89,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 	if !known {
 		c = checks{Began: m.cfg.Now()}
 	}
-	if sleep(ctx, auditSettle, nil) != nil {
+	if wait.For(ctx, auditSettle) != nil {
 		return
 	}
 	m.noteChecks(&c)
@@ -242,7 +243,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		}
 		c.Left[s.ID] = a.certain()
 		m.noteChecks(c)
-		if err := sleep(ctx, pause, nil); err != nil {
+		if err := wait.For(ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -259,7 +260,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 	default:
 		m.metrics.audited(s, auditClean)
 	}
-	return sleep(ctx, pause, nil)
+	return wait.For(ctx, pause)
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch
@@ -275,8 +276,19 @@ func (s *informer) stopped() bool {
 	}
 }
 
-// pause waits for the committer to make progress, until the feed has stopped.
-func (s *informer) pause(ctx context.Context) error { return sleep(ctx, catchUpPause, s.Stopped()) }
+// pause waits for the committer to make progress, until the feed has stopped. It returns ctx's error if ctx ends first.
+func (s *informer) pause(ctx context.Context) error {
+	timer := time.NewTimer(catchUpPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-s.Stopped():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // CatchUp returns when every change is recorded that the API server had made when it was called,
 // of the resources whose first list is recorded or under way, or with ctx's error. A resource that
@@ -348,21 +360,6 @@ func (a *audit) catchUp(ctx context.Context) error {
 		a.suspects = suspects[:0]
 	}
 	return nil
-}
-
-// sleep waits for d, or until enough is closed, which may be nil. It returns ctx's error if
-// ctx ends first.
-func sleep(ctx context.Context, d time.Duration, enough <-chan struct{}) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-enough:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // audit is the consistency check of one feed. It belongs to the goroutine of the check.
@@ -442,7 +439,7 @@ func (a *audit) compare() (rest bool, err error) {
 			a.suspect(a.keys[a.next], a.heads[a.next], head{})
 		}
 	}
-	err = a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
+	more, err := a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
 		if a.Token != "" && key > a.last {
 			return ledger.ErrEnough
 		}
@@ -458,7 +455,7 @@ func (a *audit) compare() (rest bool, err error) {
 		a.suspect(key, listed, headOf(o))
 		return nil
 	})
-	if err != nil && !errors.Is(err, ledger.ErrEnough) {
+	if err != nil && !more {
 		return false, err
 	}
 	unrecordedUpTo("")

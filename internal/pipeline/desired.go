@@ -293,7 +293,7 @@ func (m *Manager) noteResolved(d desired) error {
 		}
 	}
 	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note resolved names: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "note resolved names")
 	}
 	m.mu.Lock()
 	m.resolved = d.resolved

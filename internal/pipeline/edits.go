@@ -101,7 +101,7 @@ func (m *Manager) acceptEdits(r *revision) error {
 		task = m.needScrub(b, r.tightened)
 	}
 	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: keep the accepted edits: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "keep the accepted edits")
 	}
 	m.accepted = r.accepted
 	m.scrub.set(task)
@@ -240,7 +240,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 			return err
 		}
 		if err := m.keepScrub(state); err != nil {
-			return fmt.Errorf("%w: keep the retired dictionaries: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "keep the retired dictionaries")
 		}
 		m.log.Info("the configuration hides more than before: rewriting the store", "resources", state.Resources)
 	}
@@ -253,7 +253,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil || errors.Is(err, commit.ErrEnded):
 		case errors.Is(err, store.ErrFailed):
-			m.fail(fmt.Errorf("%w: rewrite the store: %w", ledger.ErrStore, err))
+			m.fail(ledger.StoreError(err, "rewrite the store"))
 		case err != nil:
 			m.log.Error("rewriting the store failed; retrying at the next reload or start", "error", err)
 		}

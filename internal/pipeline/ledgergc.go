@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -199,7 +198,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		b.DeleteMeta(ledger.CheckpointMeta(all)) // or a watch of the namespace resumes by it
 		ledger.DropSelections(b, id, given[id])
 		if err := m.store.Commit(b); err != nil {
-			return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, id, err)
+			return ledger.StoreError(err, "expire %s", id)
 		}
 		if n > 0 {
 			m.metrics.forgottenTotal.Inc()
@@ -233,7 +232,7 @@ func (m *Manager) deleteStates(partition, prefix string, gone func(namespace str
 		err = m.store.Commit(b)
 	}
 	if err != nil && !errors.Is(err, ledger.ErrStore) {
-		err = fmt.Errorf("%w: expire states of %s: %w", ledger.ErrStore, partition, err)
+		err = ledger.StoreError(err, "expire states of %s", partition)
 	}
 	return n, err
 }
@@ -266,7 +265,7 @@ func (m *Manager) dropPartition(partition string) error {
 		}
 	}
 	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, partition, err)
+		return ledger.StoreError(err, "expire %s", partition)
 	}
 	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
 }
@@ -289,7 +288,7 @@ func (m *Manager) unwatchedSince(key string) (since time.Time, marked bool, err 
 	m.log.Error("a note of the store is damaged: the time that it keeps begins again", "note", key, "error", err)
 	since = m.cfg.Now()
 	if err := ledger.PutMeta(m.store, key, noteTime(since)); err != nil {
-		return since, true, fmt.Errorf("%w: write %s: %w", ledger.ErrStore, key, err)
+		return since, true, ledger.StoreError(err, "write %s", key)
 	}
 	return since, true, nil
 }

@@ -102,7 +102,8 @@ type Manager struct {
 	goneDue chan struct{} // gets a value when a look for deleted definitions is due
 	fatal   chan error    // an error that ends Run; holds one
 
-	// Owned by the goroutine that applies states.
+	// Owned by the goroutine that applies states. What it has done at a barrier of the committer, for which it
+	// waits, acts for it.
 	namespaces   namespaces
 	accepted     redact.Accepted             // what edits was made of
 	resolved     map[string]string           // which resource a pattern of a watch means; replaced under mu

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -146,7 +145,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 	}
 	if !marked {
 		if err := ledger.PutMeta(m.store, unservedMeta+partition, noteTime(m.cfg.Now())); err != nil {
-			return false, fmt.Errorf("%w: note %s: %w", ledger.ErrStore, partition, err)
+			return false, ledger.StoreError(err, "note %s", partition)
 		}
 		return false, nil
 	}

@@ -96,7 +96,7 @@ func (m *Manager) meta(key string, into any) (found bool, err error) {
 		err = json.Unmarshal(stored, into)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: read %s: %w", ledger.ErrStore, key, err)
+		return false, ledger.StoreError(err, "read %s", key)
 	}
 	return ok, nil
 }
@@ -161,11 +161,11 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 	}
 	putChanged(b, routesMeta, before.adopted, now)
 	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note the routes: %w", ledger.ErrStore, err)
+		return ledger.StoreError(err, "note the routes")
 	}
 	for _, sink := range leaving { // one that left without a note would have to report a gap
 		if err := m.store.LeaveSink(sink); err != nil {
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "sink %s leaves", sink)
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 		name := next.Sinks[i].Name
 		q, err := m.store.Queue(name)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+			return ledger.StoreError(err, "queue of sink %s", name)
 		}
 		a, ok := q.Absence()
 		away, known := before.left[name]

@@ -43,10 +43,10 @@ func (m *Manager) makeQueues(next *plan.State, diff plan.Plan) error {
 		}
 		q, err := m.store.EnsureSink(name, from)
 		if err != nil {
-			return fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
+			return ledger.StoreError(err, "sink %s", name)
 		}
 		if err := m.store.RejoinSink(name, from); err != nil {
-			return fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
+			return ledger.StoreError(err, "sink %s", name)
 		}
 		if _, back := q.Absence(); back {
 			if err := m.oweSnapshot(next.Sink(name)); err != nil {
@@ -72,19 +72,37 @@ func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Pl
 	return unfilled
 }
 
+// startSink starts a sink's worker on its queue, which makeQueues has made.
 func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
-	queue, err := m.store.EnsureSink(spec.Name, store.FromNow) // made by makeQueues
+	queue, err := m.store.EnsureSink(spec.Name, store.FromNow)
 	if err != nil {
-		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ledger.ErrStore, spec.Name, err))
+		m.fail(ledger.StoreError(err, "queue of sink %s", spec.Name))
 		return
 	}
 	_, paused, err := m.store.Meta(pausedMeta + spec.Name)
 	if err != nil {
-		m.fail(fmt.Errorf("%w: pause of sink %s: %w", ledger.ErrStore, spec.Name, err))
+		m.fail(ledger.StoreError(err, "pause of sink %s", spec.Name))
 		return
 	}
-	log := m.log.With("sink", spec.Name)
 	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
+	w := delivery.New(m.deliveryOf(spec, queue, paused, kind))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the informers
+	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(sw.done)
+		defer kind.Close()
+		if err := w.Run(ctx); err != nil {
+			m.fail(ledger.StoreError(err, "sink %s", spec.Name))
+		}
+	}()
+	m.mu.Lock()
+	m.sinks[spec.Name] = sw
+	m.mu.Unlock()
+}
+
+// deliveryOf configures a sink's worker. kind takes the metrics of the sink's kind.
+func (m *Manager) deliveryOf(spec *plan.Sink, queue *store.Queue, paused bool, kind prometheus.Registerer) delivery.Config {
+	log := m.log.With("sink", spec.Name)
 	var (
 		render func(*event.Event) (bool, error)
 		join   sinks.Join
@@ -96,7 +114,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 			join = b.Join
 		}
 	}
-	w := delivery.New(delivery.Config{
+	return delivery.Config{
 		Name:  spec.Name,
 		Queue: queue,
 		Open: func(ctx context.Context) (sinks.Sink, error) {
@@ -127,19 +145,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,
 		Registerer:   m.cfg.Registerer,
-	})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the informers
-	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(sw.done)
-		defer kind.Close()
-		if err := w.Run(ctx); err != nil {
-			m.fail(fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, spec.Name, err))
-		}
-	}()
-	m.mu.Lock()
-	m.sinks[spec.Name] = sw
-	m.mu.Unlock()
+	}
 }
 
 // previous is closed when no write of the sink's last worker is in progress; nil:
@@ -206,7 +212,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 		for _, name := range names {
 			n, err := m.store.Fill(ctx, name, chosen[name])
 			if total[name] += n; err != nil {
-				return fmt.Errorf("%w: queue the log for sink %s: %w", ledger.ErrStore, name, err)
+				return ledger.StoreError(err, "queue the log for sink %s", name)
 			}
 		}
 		return nil
@@ -227,7 +233,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 		}
 		for _, name := range names {
 			if err = m.store.Filled(name); err != nil {
-				err = fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
+				err = ledger.StoreError(err, "sink %s", name)
 				return
 			}
 		}

@@ -64,14 +64,18 @@ func TestSnapshotOfASinkIsFinished(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			api, pod := podServer(t, 3000)
-			fs := vfs.NewCrashableMem()
+			var fs *vfs.MemFS
 			again := func(r Resolver) *live { return runLive(t, "store", store.Options{FS: fs}, api, r) }
-			l := again(served{pods})
-			l.apply(l.state(committest.PodWatch()))
-			l.synced()
-			l.apply(l.fromSnapshot(committest.PodWatch()))
-			if n := len(l.queued()); n == len(pod) {
-				t.Skip("the snapshot was faster")
+			var l *live
+			for l == nil || len(l.queued()) == len(pod) { // the snapshot was faster
+				if l != nil {
+					l.stop()
+				}
+				fs = vfs.NewCrashableMem()
+				l = again(served{pods})
+				l.apply(l.state(committest.PodWatch()))
+				l.synced()
+				l.apply(l.fromSnapshot(committest.PodWatch()))
 			}
 			l = interrupt(t, l, again)
 			eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })

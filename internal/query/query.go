@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -125,7 +126,7 @@ func (r *Reader) Status() status.Pipeline {
 	now := r.cfg.Pipeline.Running()
 	st := now.State
 	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: now.Scrub}
-	p.Beat = r.committer.Heartbeat()
+	p.Beat = r.committer.LastTurn()
 	p.Sinks = r.sinkStatuses(st, now.Workers)
 	if st == nil {
 		return p
@@ -198,7 +199,7 @@ func unmatched(sources []status.Source) (warnings []string) {
 			hits[of] += e.Hits
 		}
 	}
-	if objects < redact.Enough {
+	if objects < unseen.Enough {
 		return nil
 	}
 	for e, n := range hits {
@@ -224,7 +225,7 @@ func routeStatuses(st *plan.State, edits *redact.Table) []status.Route {
 			}
 			usage, events := edits.RouteUsage(spec.Name)
 			for _, u := range usage {
-				if u.Hits == 0 && events >= redact.Enough {
+				if u.Hits == 0 && events >= unseen.Enough {
 					r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Path, Changes: events})
 				}
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -368,7 +369,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range redact.Enough {
+	for n := range unseen.Enough {
 		if unseen := routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen; unseen != nil {
 			t.Fatalf("after %d events: %v", n, unseen)
 		}
@@ -377,7 +378,7 @@ func TestRouteEditsThatMatchNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: redact.Enough}}
+	want := []status.Unseen{{Key: "redact", Field: "spec.typo", Changes: unseen.Enough}}
 	if diff := cmp.Diff(want, routeStatuses(&plan.State{Routes: specs, Router: router}, edits)[0].Unseen); diff != "" {
 		t.Errorf("unseen (-want +got):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -145,12 +146,12 @@ func TestUnseenPathOfARoute(t *testing.T) {
 	}
 	var got []string
 	table.OnUnseen(func(route string, u Usage, events uint64) {
-		got = append(got, fmt.Sprint(route, " ", u.Key, " ", u.Path, " ", events > Enough))
+		got = append(got, fmt.Sprint(route, " ", u.Key, " ", u.Path, " ", events > unseen.Enough))
 	})
-	for n := range 3 * Enough {
+	for n := range 3 * unseen.Enough {
 		r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: "a"}}}
 		edit := table.Edit(r, "s")
-		if n == Enough-1 && got != nil {
+		if n == unseen.Enough-1 && got != nil {
 			t.Fatalf("before that many events: %q", got)
 		}
 		if _, err := edit.Object(nil, []byte(`{"spec":{"x":1}}`)); err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -31,9 +32,6 @@ type Table struct {
 // OnUnseen sets the function that receives the paths of routes that none of many events had. It is called from
 // any goroutine, and for a path of several combinations of routes more than once. Set it before the first use.
 func (t *Table) OnUnseen(f func(route string, u Usage, events uint64)) { t.onUnseen = f }
-
-// Enough is the number of objects or events after which a path that none of them had is suspicious.
-const Enough = 100
 
 type combination struct {
 	schema.GroupResource
@@ -200,7 +198,7 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 
 // use counts an event that the edits of routes are for.
 func (t *Table) use(c *routed, routes []string) *rawjson.Editor {
-	if c.used.Add(1) != Enough+1 || t.onUnseen == nil { // those before it are edited
+	if c.used.Add(1) != unseen.Enough+1 || t.onUnseen == nil { // those before it are edited
 		return c.Editor
 	}
 	for _, route := range routes {

@@ -13,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -191,7 +192,7 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 				continue
 			}
 			progress(t.Scanned)
-			if err := pause(ctx, workSlice); err != nil {
+			if err := wait.For(ctx, workSlice); err != nil {
 				return nil, err
 			}
 			slice = time.Now()
@@ -202,17 +203,6 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 	}
 	b, err := t.report(to) //nolint:contextcheck // a body has limits of its own
 	return b, errors.Join(err, context.Cause(ctx))
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // rehearsal is a backtest under way.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -168,10 +169,10 @@ func TestUnseenIsCheap(t *testing.T) {
 	c := change(event.Updated, o.from(`{"metadata":{"name":"a"},"spec":{},"status":{"n":1}}`), o.from(`{"metadata":{"name":"a"},"spec":{},"status":{"n":2}}`))
 	targets := r.Route(nil, c)
 	allocations := func() float64 {
-		return testing.AllocsPerRun(4*seldom, func() { targets = r.Route(targets[:0], c) })
+		return testing.AllocsPerRun(unseen.Enough, func() { targets = r.Route(targets[:0], c) })
 	}
 	first := allocations()
-	for range enough {
+	for range unseen.Enough {
 		r.Route(nil, c)
 	}
 	if later := allocations(); first == 0 || later > first/2 {
@@ -194,13 +195,13 @@ func TestUnseen(t *testing.T) {
 		before := `{"metadata":{"name":"a"},"spec":{"replicas":1,"containers":[{"image":"a"}]` + fields + `}}`
 		r.Route(nil, change(event.Updated, o.from(before), o.from(strings.Replace(before, `"replicas":1`, `"replicas":2`, 1))))
 	}
-	for range enough - 1 {
+	for range unseen.Enough - 1 {
 		update("")
 	}
 	if len(reported) > 0 || r.Stats()[0].Unseen != nil {
 		t.Fatalf("after few changes: %v", reported)
 	}
-	for range enough {
+	for range unseen.Enough {
 		update("")
 	}
 	want := func(n uint64) []Unseen {
@@ -212,16 +213,16 @@ func TestUnseen(t *testing.T) {
 		}
 	}
 	slices.SortStableFunc(reported, func(a, b Unseen) int { return strings.Compare(a.Key, b.Key) })
-	if diff := cmp.Diff(want(enough), reported); diff != "" {
+	if diff := cmp.Diff(want(unseen.Enough), reported); diff != "" {
 		t.Errorf("reported (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(want(2*enough-1), r.Stats()[0].Unseen); diff != "" {
+	if diff := cmp.Diff(want(2*unseen.Enough-1), r.Stats()[0].Unseen); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 	if u := r.Stats()[1].Unseen; u != nil {
 		t.Errorf("a route whose fields are there: %v", u)
 	}
-	for range seldom {
+	for range unseen.Enough {
 		update(`,"rare":null`)
 	}
 	if got := r.Stats()[0].Unseen; len(got) != 3 || slices.ContainsFunc(got, func(u Unseen) bool { return u.Field == "spec.rare" }) {

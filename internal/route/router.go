@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -369,13 +370,13 @@ func (r *Router) decide(rule *rule, e *evaluation) (s event.Selection, v Verdict
 func (r *Router) evaluate(rule *rule, e *evaluation) (Verdict, error) {
 	match, missing, err := rule.when.eval(e)
 	v, read := Taken, &rule.counters.fields[len(rule.changed)]
-	if !missing && !read.seen.Load() {
-		read.seen.Store(true)
+	if !missing {
+		read.Have()
 	}
 	switch {
 	case missing:
 		rule.counters.missing.Add(1)
-		if !read.seen.Load() && read.lack() {
+		if read.Lack() {
 			r.unseen(rule, "when", err.Error(), read)
 		}
 		v = Missing
@@ -436,36 +437,15 @@ type Unseen struct {
 	Changes uint64
 }
 
-// enough is the number of changes after which a field that none of them had is reported.
-// After that one of every seldom changes is looked at for it.
-const (
-	enough = 100
-	seldom = 16
-)
-
 // fieldUse is what is known of a path of `changed`, or of what `when` reads.
 type fieldUse struct {
-	seen   atomic.Bool
-	lacked atomic.Uint64 // changes without it, before the first with it
-	text   atomic.Pointer[Unseen]
-}
-
-// lack counts a change without the field. It reports whether that makes it worth a report.
-func (f *fieldUse) lack() bool { return f.lacked.Add(1) == enough }
-
-// skip counts a change that is not looked at: the field is reported, and few have it if any.
-func (f *fieldUse) skip() bool {
-	n := f.lacked.Load()
-	if n < enough || n%seldom == 0 {
-		return false
-	}
-	f.lacked.Add(1)
-	return true
+	unseen.Name
+	text atomic.Pointer[Unseen]
 }
 
 // unseen reports a field that no change has had.
 func (r *Router) unseen(rule *rule, key, text string, f *fieldUse) {
-	u := &Unseen{rule.name, key, text, enough}
+	u := &Unseen{rule.name, key, text, unseen.Enough}
 	f.text.Store(u)
 	if r.onUnseen != nil {
 		r.onUnseen(*u)
@@ -494,8 +474,8 @@ func (c *counters) read(route string) Stats {
 	}
 	for i := range c.fields {
 		f := &c.fields[i]
-		if u := f.text.Load(); u != nil && !f.seen.Load() {
-			s.Unseen = append(s.Unseen, Unseen{u.Route, u.Key, u.Field, f.lacked.Load()})
+		if u, changes := f.text.Load(), f.Suspicious(); u != nil && changes > 0 {
+			s.Unseen = append(s.Unseen, Unseen{u.Route, u.Key, u.Field, changes})
 		}
 	}
 	return s

@@ -310,10 +310,10 @@ func (r *Router) notice(rule *rule, before, after *celjson.Object) {
 	for i, p := range rule.changed {
 		f := &rule.counters.fields[i]
 		switch {
-		case f.seen.Load(), f.skip():
+		case f.Skip():
 		case p.in(after) || p.in(before):
-			f.seen.Store(true)
-		case f.lack():
+			f.Have()
+		case f.Lack():
 			r.unseen(rule, "changed", p.text, f)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -143,14 +144,7 @@ func (r *Run) rest(ctx context.Context, worked time.Duration) error {
 			return err
 		}
 	}
-	t := time.NewTimer(min(restTimes*worked, restMost))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wait.For(ctx, min(restTimes*worked, restMost))
 }
 
 // step is one call of a method of the store that rewrites records.

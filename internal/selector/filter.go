@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -33,15 +34,11 @@ type Filter struct {
 	fields            []fieldRule
 	buffers           sync.Pool // of *[]byte, for inflating
 
-	judged   atomic.Uint64 // changes
-	selected atomic.Bool   // any of them
-	onNone   atomic.Pointer[func(changes uint64)]
+	selection unseen.Name
+	onNone    atomic.Pointer[func(changes uint64)]
 }
 
-// Enough is the number of changes after which it is suspicious that a filter selects none.
-const Enough = 100
-
-// OnNone sets the function that is called once Enough changes were judged and none is selected.
+// OnNone sets the function that is called once [unseen.Enough] changes were judged and none is selected.
 func (f *Filter) OnNone(g func(changes uint64)) {
 	if f != nil {
 		f.onNone.Store(&g)
@@ -50,25 +47,23 @@ func (f *Filter) OnNone(g func(changes uint64)) {
 
 // Judged counts a change of an object, and whether the watch is given it.
 func (f *Filter) Judged(selected bool) {
-	if f == nil {
-		return
-	}
-	if selected && !f.selected.Load() {
-		f.selected.Store(true)
-	}
-	if f.judged.Add(1) == Enough && !f.selected.Load() {
+	switch {
+	case f == nil:
+	case selected:
+		f.selection.Have()
+	case f.selection.Lack():
 		if g := f.onNone.Load(); g != nil {
-			(*g)(Enough)
+			(*g)(unseen.Enough)
 		}
 	}
 }
 
-// None is the number of changes that were judged if it is Enough and none of them is selected, else 0.
+// None is the number of changes that were judged if it is [unseen.Enough] and none of them is selected, else 0.
 func (f *Filter) None() uint64 {
-	if f == nil || f.selected.Load() || f.judged.Load() < Enough {
+	if f == nil {
 		return 0
 	}
-	return f.judged.Load()
+	return f.selection.Suspicious()
 }
 
 // NewFilter compiles the rules. It returns a *field.Error for every fault, joined. Its

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -105,8 +106,8 @@ func TestFilterThatSelectsNone(t *testing.T) {
 	var reports []uint64
 	f.OnNone(func(changes uint64) { reports = append(reports, changes) })
 	web := object(t, failedPod)
-	for n := range 2 * Enough {
-		if got, want := f.None() > 0, n >= Enough; got != want || want && f.None() != uint64(n) {
+	for n := range 2 * unseen.Enough {
+		if got, want := f.None() > 0, n >= unseen.Enough; got != want || want && f.None() != uint64(n) {
 			t.Fatalf("after %d changes: %d", n, f.None())
 		}
 		if f.Match(web, nil) {
@@ -114,7 +115,7 @@ func TestFilterThatSelectsNone(t *testing.T) {
 		}
 		f.Judged(false)
 	}
-	if !slices.Equal(reports, []uint64{Enough}) {
+	if !slices.Equal(reports, []uint64{unseen.Enough}) {
 		t.Errorf("reports: %v", reports)
 	}
 	f.Judged(f.Match(object(t, `{"metadata":{"name":"a","labels":{"tire":"front"}}}`), nil))

@@ -11,6 +11,7 @@ import (
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // snapshotRetry is the pause after a snapshot that failed: it may have read the whole store.
@@ -157,7 +158,7 @@ func (m *Member) Erase(ctx context.Context) error {
 			said = true
 			m.cfg.Log.Warn("what was hidden is still in the journal; this is repeated", "error", err)
 		}
-		err = sleep(ctx, syncEvery)
+		err = wait.For(ctx, syncEvery)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // findSnapshot fails with errEmpty if there is a snapshot.
@@ -22,7 +23,7 @@ func (f *follower) findSnapshot(ctx context.Context) error {
 			return err
 		}
 		f.fails(err)
-		if err := sleep(ctx, readWait); err != nil {
+		if err := wait.For(ctx, readWait); err != nil {
 			return err
 		}
 	}
@@ -56,7 +57,7 @@ func (m *Member) seed(ctx context.Context, at store.Position, why error) error {
 			said = true
 			m.cfg.Log.Warn("this replica waits until it can be seeded", "reason", why, "error", err)
 		}
-		if err := sleep(ctx, lookEvery); err != nil {
+		if err := wait.For(ctx, lookEvery); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // Config is what a Member needs; all fields are required.
@@ -118,21 +119,11 @@ func (m *Member) Lag() time.Duration {
 func (m *Member) Hold(ctx context.Context) error {
 	const poll = 100 * time.Millisecond
 	for m.writer.Age() > m.cfg.TakeOverAfter/2 {
-		if err := sleep(ctx, poll); err != nil {
+		if err := wait.For(ctx, poll); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// sleep waits for d; it returns the context's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // identity names the directory, so that a process knows whether the last leader was in it: the directory is locked, so
@@ -236,7 +227,7 @@ func (m *Member) connect(ctx context.Context) (*journal.Client, error) {
 			said = true
 			m.cfg.Log.Warn("the journal does not answer; this replica waits for it", "error", err)
 		}
-		if sleep(ctx, pause) != nil {
+		if wait.For(ctx, pause) != nil {
 			return nil, ctx.Err()
 		}
 	}
@@ -272,7 +263,7 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 			return nil, err
 		case err != nil:
 			f.fails(err)
-			_ = sleep(ctx, readWait/2) // the context is looked at next
+			_ = wait.For(ctx, readWait/2) // the context is looked at next
 		case e != nil:
 			if err := f.apply(ctx, e); err != nil {
 				return nil, err
@@ -317,7 +308,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			return nil, err
 		}
 		f.fails(err)
-		_ = sleep(ctx, readWait) // as above
+		_ = wait.For(ctx, readWait) // as above
 	}
 	return nil, ctx.Err()
 }

@@ -45,7 +45,7 @@ type sequencer struct {
 	ctx     context.Context //nolint:containedctx // of the appends of the store's whole life
 	cancel  context.CancelFunc
 	due     chan struct{} // holds a token when there are acks
-	erases  chan chan<- error
+	erases  chan chan<- erased
 
 	mu       sync.Mutex
 	acks     *pebble.Batch // guarded by mu; nil for none
@@ -53,7 +53,7 @@ type sequencer struct {
 }
 
 func newSequencer(j Journal) *sequencer {
-	q := &sequencer{journal: j, due: make(chan struct{}, 1), erases: make(chan chan<- error)}
+	q := &sequencer{journal: j, due: make(chan struct{}, 1), erases: make(chan chan<- erased)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	return q
 }
@@ -91,7 +91,7 @@ func (s *Store) EraseReplicas(ctx context.Context) (Position, error) {
 	}
 	defer s.life.leave()
 	s.startSequence()
-	done := make(chan error, 1)
+	done := make(chan erased, 1)
 	select {
 	case s.sequencer.erases <- done:
 	case <-ctx.Done():
@@ -100,13 +100,19 @@ func (s *Store) EraseReplicas(ctx context.Context) (Position, error) {
 		return Position{}, s.failure
 	}
 	select {
-	case err := <-done:
-		return s.JournalPosition(), err
+	case e := <-done:
+		return e.position, e.err
 	case <-ctx.Done():
 		return Position{}, ctx.Err()
 	case <-s.failed:
 		return Position{}, s.failure
 	}
+}
+
+// erased is the outcome of an erase entry: its own position.
+type erased struct {
+	position Position
+	err      error
 }
 
 // StopAppends ends what waits for the journal: the store fails. It is for an end of the process that cannot wait for
@@ -141,7 +147,8 @@ func (s *Store) acknowledge(b *pebble.Batch) error {
 	return errors.Join(err, b.Close())
 }
 
-// lockSettling excludes acks of the queue, and returns when those before it are in the directory.
+// lockSettling excludes acks of the queue, and returns when those before it are in the directory. It locks first: acks
+// that came between a wait for the journal and the lock would not be there.
 func (q *Queue) lockSettling() (unlock func()) {
 	q.settling.Lock()
 	if q.s.sequencer != nil {
@@ -177,7 +184,8 @@ func (s *Store) sequence() {
 			continue
 		case <-later:
 		case done := <-q.erases:
-			done <- s.appendNow(s.db.NewBatch(), true)
+			err := s.appendNow(s.db.NewBatch(), true)
+			done <- erased{s.JournalPosition(), err}
 			idle.Reset(idleAfter)
 			continue
 		case <-idle.C:

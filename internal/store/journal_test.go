@@ -333,3 +333,47 @@ func TestLeaveJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestEraseReplicasPosition: EraseReplicas returns the position of its own entry, not of one that follows.
+func TestEraseReplicasPosition(t *testing.T) {
+	j := &testJournal{}
+	s, err := Open("store", Options{FS: vfs.NewMem(), Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var committing sync.WaitGroup
+	committing.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b := s.NewBatch()
+			b.PutMeta("key", []byte("value"))
+			if err := s.Commit(b); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 500 {
+		p, err := s.EraseReplicas(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.mu.Lock()
+		erases := j.entries[p.Last-1].batch == nil
+		j.mu.Unlock()
+		if !erases {
+			t.Errorf("position %d is not of an erase entry", p.Last)
+			break
+		}
+	}
+	close(stop)
+	committing.Wait()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -29,7 +29,9 @@ type Queue struct {
 
 	// settling is held from the read of the window to the end of the write: for
 	// reading while the worker acknowledges entries, for writing while they are
-	// rewritten, or removed by others, such as the worker's reader. Taken before mu.
+	// rewritten, or removed by others, such as the worker's reader. Taken before mu. Of the
+	// store's locks it is one that is held over writes, and over the journal's answer to
+	// them: acks wait as long as the write that they must not overtake.
 	settling sync.RWMutex
 
 	mu       sync.Mutex

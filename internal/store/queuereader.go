@@ -278,7 +278,8 @@ func (f *recordFinder) close() {
 //
 // Everything at or below readTo has been read: such an entry is either in the
 // window or acknowledged. That makes acks exact (a second ack of an entry finds
-// nothing) and gives the head of the queue without looking at the disk.
+// nothing) and gives the head of the queue without looking at the disk. The queue's mu
+// guards it.
 type window struct {
 	slots  []slot // in order of position
 	dead   int    // acknowledged slots that are still in the slice

@@ -30,10 +30,10 @@ type DurableOptions struct {
 	// Codec encodes the objects, and belongs to the subscription; nil: a codec with
 	// dictionaries that are never saved.
 	Codec *compact.Codec
-	// Snapshot returns the recorded state of the resource when the informer starts. The
+	// WarmStart returns the recorded state of the resource when the informer starts. The
 	// informer begins with that state and resumes the watch from its version without a
-	// list. Snapshot may return nil for no state, and may itself be nil.
-	Snapshot func(context.Context) (*Snapshot, error)
+	// list. WarmStart may return nil for no state, and may itself be nil.
+	WarmStart func(context.Context) (*WarmStart, error)
 	// OnGap reports lost history, after a list has made up for the loss as far as
 	// possible and before the objects of that list; and each version of an object that
 	// was skipped because it could not be read. It may be nil.
@@ -45,8 +45,8 @@ type DurableOptions struct {
 	Window int
 }
 
-// Snapshot is the recorded state of a resource: all objects at a version.
-type Snapshot struct {
+// WarmStart is the recorded state of a resource: all objects at a version.
+type WarmStart struct {
 	ResourceVersion string
 	Time            time.Time // of the version, for the Gap if it cannot be resumed; may be zero
 	Quiet           string    // of DurableSubscription.Quiet, with the ResourceVersion; may be empty
@@ -131,7 +131,7 @@ func (s *DurableSubscription) Quiet(position uint64) string { return s.informer.
 // none. The next object without a position, and the next deletion found by comparison,
 // belong to that list. withObjects skips empty lists: an object cannot belong to one. A
 // subscriber that has recorded a part of the list can begin again with its version
-// (Snapshot.Relist).
+// (WarmStart.Relist).
 //
 // No object carries the end of an empty list. A subscriber whose record is empty once
 // everything up to a position is durable agrees with an empty list that ends at the
@@ -172,22 +172,22 @@ func (s *DurableSubscription) Watch() WatchStatus { return s.informer.source.Sta
 // DurableOptions.OnGap a gap with that cause.
 func (s *DurableSubscription) Relist(cause string) { s.informer.source.Relist(cause) }
 
-// snapshot adapts o.Snapshot to the source; nil without one.
-func (o *DurableOptions) snapshot() func(context.Context) (*rawwatch.Snapshot, error) {
-	if o.Snapshot == nil {
+// warmStart adapts o.WarmStart to the source; nil without one.
+func (o *DurableOptions) warmStart() func(context.Context) (*rawwatch.WarmStart, error) {
+	if o.WarmStart == nil {
 		return nil
 	}
-	return func(ctx context.Context) (*rawwatch.Snapshot, error) {
-		s, err := o.Snapshot(ctx)
+	return func(ctx context.Context) (*rawwatch.WarmStart, error) {
+		s, err := o.WarmStart(ctx)
 		if s == nil || err != nil {
 			return nil, err
 		}
-		return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Recorded: s.Recorded, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
+		return &rawwatch.WarmStart{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Recorded: s.Recorded, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
 	}
 }
 
 // known returns the result of Known as a runtime.Object, which is nil without a state.
-func (s *Snapshot) known(namespace, name string) runtime.Object {
+func (s *WarmStart) known(namespace, name string) runtime.Object {
 	if s.Known == nil {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (s *Snapshot) known(namespace, name string) runtime.Object {
 }
 
 // at returns the objects as a list at a position, which the last object carries.
-func (s *Snapshot) at(position uint64) []runtime.Object {
+func (s *WarmStart) at(position uint64) []runtime.Object {
 	list := make([]runtime.Object, len(s.Objects))
 	for i, o := range s.Objects {
 		if i == len(s.Objects)-1 {

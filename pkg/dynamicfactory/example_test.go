@@ -192,7 +192,7 @@ func ExampleRESTFactory_SubscribeDurable() {
 	key := dynamicfactory.Key{GVR: settings}
 
 	// A real program keeps this on disk.
-	recorded := dynamicfactory.Snapshot{}
+	recorded := dynamicfactory.WarmStart{}
 
 	run := func(verb string, handled chan<- *compact.Object) (*dynamicfactory.RESTFactory, *dynamicfactory.DurableSubscription) {
 		factory, err := dynamicfactory.NewRESTFactory(cfg)
@@ -203,7 +203,7 @@ func ExampleRESTFactory_SubscribeDurable() {
 			AddFunc: func(obj any) { handled <- obj.(*compact.Object) },
 		}
 		sub, err := factory.SubscribeDurable(context.Background(), key, handler, dynamicfactory.DurableOptions{
-			Snapshot: func(context.Context) (*dynamicfactory.Snapshot, error) {
+			WarmStart: func(context.Context) (*dynamicfactory.WarmStart, error) {
 				if recorded.ResourceVersion == "" {
 					return nil, nil // the first run
 				}

@@ -157,17 +157,17 @@ func lists(s *apitest.Server) int {
 
 func watches(s *apitest.Server) int { return len(s.Requests("configmaps", true)) }
 
-func snapshotOf(version string, objs map[string]*compact.Object) *dynamicfactory.Snapshot {
-	snap := &dynamicfactory.Snapshot{ResourceVersion: version}
+func warmStartOf(version string, objs map[string]*compact.Object) *dynamicfactory.WarmStart {
+	snap := &dynamicfactory.WarmStart{ResourceVersion: version}
 	for _, o := range objs {
 		snap.Objects = append(snap.Objects, o.WithPosition(0))
 	}
 	return snap
 }
 
-// remember adds a snapshot to the options.
-func remember(snap *dynamicfactory.Snapshot, o dynamicfactory.DurableOptions) dynamicfactory.DurableOptions {
-	o.Snapshot = func(context.Context) (*dynamicfactory.Snapshot, error) { return snap, nil }
+// remember adds a warm start to the options.
+func remember(snap *dynamicfactory.WarmStart, o dynamicfactory.DurableOptions) dynamicfactory.DurableOptions {
+	o.WarmStart = func(context.Context) (*dynamicfactory.WarmStart, error) { return snap, nil }
 	return o
 }
 

@@ -186,7 +186,7 @@ func TestRestartNeedsNoList(t *testing.T) {
 	j, sub := join(t, f, k)
 	deploy("c")
 	told(t, j, 3)
-	snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+	snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
 	f.Shutdown()
 
 	// The server itself lists what is in namespaces that other tests have left.
@@ -203,7 +203,7 @@ func TestRestartNeedsNoList(t *testing.T) {
 		OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
 	}))
 	lines := told(t, j, 6)
-	slices.Sort(lines[:3]) // the snapshot is in no order
+	slices.Sort(lines[:3]) // the warm start is in no order
 	// c's own event comes again: the checkpoint could not know that it had no company.
 	is(t, "told", fmt.Sprint(lines), "[initial a initial b initial c update c delete a add d]")
 	after := c.RequestCounts(t, deployments)
@@ -411,7 +411,7 @@ func TestExactListOfARealServer(t *testing.T) {
 	at := must(client.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
 	remove(t, client, names[0])
 	create(t, client, "new")
-	f, o := realFactory(t, c.Config(t)), remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
+	f, o := realFactory(t, c.Config(t)), remember(&dynamicfactory.WarmStart{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
 		OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
 	})
 	j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns}, o)

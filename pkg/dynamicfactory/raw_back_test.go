@@ -34,7 +34,7 @@ func TestRollbackBehindTheLastEvent(t *testing.T) {
 				synctest.Wait()
 				j.expect(t, "initial a", "add b")
 				is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
-				snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+				snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
 				snap.Recorded = s.Version()
 				if stopped {
 					sub.Close()
@@ -184,7 +184,7 @@ func TestRollbackBehindTheQuietVersion(t *testing.T) {
 		s.Advance(10)
 		backup := s.Save()
 		s.Advance(1000)
-		snap := &dynamicfactory.Snapshot{Relist: true, ResourceVersion: "101", Quiet: s.Version()}
+		snap := &dynamicfactory.WarmStart{Relist: true, ResourceVersion: "101", Quiet: s.Version()}
 		s.Restore(backup)
 		s.Compact()
 		var gaps []string
@@ -236,7 +236,7 @@ func TestRollbackThatMovesVersionsOn(t *testing.T) {
 				f := factory(t, s)
 				j, sub := subscribe(t, f, configMapKey, opts)
 				j.expect(t, "initial a", "initial b", "initial c")
-				snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+				snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
 				if stopped {
 					sub.Close()
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// A snapshot may ask for a list at its version, in place of its own objects: the
+// A warm start may ask for a list at its version, in place of its own objects: the
 // informer begins with what there was then, and the watch brings what came since.
 func TestFirstListAtAnExactVersion(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
@@ -20,7 +20,7 @@ func TestFirstListAtAnExactVersion(t *testing.T) {
 		at := s.Version()
 		s.Delete(configMapPath, "ns", "cm-00000")
 		put(s, "cm-00001", "new")
-		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
+		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.WarmStart{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
 			OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
 		}))
 		told := j.take()
@@ -67,7 +67,7 @@ func TestFirstListAtAVersionThatIsGone(t *testing.T) {
 				put(s, "a", "b")
 				backup := s.Save()
 				put(s, "c")
-				snap := &dynamicfactory.Snapshot{ResourceVersion: s.Version(), Time: time.Now(), Relist: true}
+				snap := &dynamicfactory.WarmStart{ResourceVersion: s.Version(), Time: time.Now(), Relist: true}
 				s.Delete(configMapPath, "ns", "c")
 				tc.spoil(s, backup)
 				var gaps []string

@@ -17,23 +17,23 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// life is what an earlier run of the program has left: a snapshot of what its
+// life is what an earlier run of the program has left: a warm start of what its
 // informer had when it ended.
-func life(t *testing.T, s *apitest.Server) *dynamicfactory.Snapshot {
+func life(t *testing.T, s *apitest.Server) *dynamicfactory.WarmStart {
 	t.Helper()
 	f := factory(t, s)
 	j, sub := subscribe(t, f, configMapKey)
 	s.Bookmark()
 	synctest.Wait()
-	snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+	snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
 	snap.Time = time.Now()
 	sub.Close()
 	return snap
 }
 
-// An informer that begins with a snapshot asks for no list: it watches from the
-// snapshot's version, and is told what happened since.
-func TestSnapshotNeedsNoList(t *testing.T) {
+// An informer that begins with a warm start asks for no list: it watches from the
+// warm start's version, and is told what happened since.
+func TestWarmStartNeedsNoList(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a", "b")
 		snap := life(t, s)
@@ -68,9 +68,9 @@ func TestSnapshotNeedsNoList(t *testing.T) {
 	})
 }
 
-func TestEmptySnapshot(t *testing.T) {
+func TestEmptyWarmStart(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.Snapshot{ResourceVersion: "100"}, dynamicfactory.DurableOptions{}))
+		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.WarmStart{ResourceVersion: "100"}, dynamicfactory.DurableOptions{}))
 		select {
 		case <-sub.Synced():
 		default:
@@ -84,9 +84,9 @@ func TestEmptySnapshot(t *testing.T) {
 	})
 }
 
-// When the history since the snapshot is gone, a list shows exactly what became
+// When the history since the warm start is gone, a list shows exactly what became
 // different.
-func TestSnapshotIsTooOld(t *testing.T) {
+func TestWarmStartIsTooOld(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a", "b", "c")
 		snap := life(t, s)
@@ -352,13 +352,13 @@ func TestForeignClusterLater(t *testing.T) {
 	})
 }
 
-func TestSnapshotFails(t *testing.T) {
+func TestWarmStartFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")
 		var fail atomic.Bool
 		fail.Store(true)
 		f, o := factory(t, s), dynamicfactory.DurableOptions{
-			Snapshot: func(context.Context) (*dynamicfactory.Snapshot, error) {
+			WarmStart: func(context.Context) (*dynamicfactory.WarmStart, error) {
 				if fail.Load() {
 					return nil, errors.New("the disk")
 				}

@@ -250,7 +250,7 @@ func TestQuietSourceOfAStalledWatchMissesNothing(t *testing.T) {
 				is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
 				is(t, "quiet", sub.Quiet(j.seen()), s.Version())
 				if tc.restart {
-					snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+					snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
 					snap.Quiet = sub.Quiet(j.seen())
 					sub.Close()
 					if tc.expired {

@@ -210,7 +210,7 @@ func TestStopWhileEventsWaitInFiles(t *testing.T) {
 				for i := range n {
 					put(fmt.Sprintf("new-%03d", i), size)
 				}
-				snap := &dynamicfactory.Snapshot{}
+				snap := &dynamicfactory.WarmStart{}
 				told := 1100 + n
 				if listed {
 					<-sub.Synced()

@@ -55,9 +55,8 @@ type Options struct {
 	ClusterName string
 	// Kinds are the kinds of sinks; required. kinds.Builtin has those of the program.
 	Kinds sinks.Kinds
-	// Journal keeps the journal of a configuration with store.journal, which is not valid without:
-	// jetstream.Journal of pkg/watcherd/jetstream.
-	Journal replica.Opener
+	// Journal keeps the journal of a configuration with store.journal, which is not valid without.
+	Journal Journal
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
 	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.

@@ -6,12 +6,17 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // State is a checked configuration, ready to run. Callers outside this module treat it
 // as opaque.
 type State = plan.State
+
+// Journal is a kind of journal, of which jetstream.Journal of pkg/watcherd/jetstream is one. Callers outside
+// this module treat it as opaque.
+type Journal = replica.Opener
 
 // Load reads and checks a configuration file without starting anything; see
 // [Options.State]. Its errors wrap [ErrConfig] and name file, line and key.

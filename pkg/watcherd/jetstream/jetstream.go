@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Journal is for watcherd.Options.Journal.
+// Journal is a watcherd.Journal, for watcherd.Options.Journal.
 func Journal(c replica.Config) (replica.Member, error) {
 	j := &c.Journal
 	var keys [][]byte

@@ -32,8 +32,8 @@
 // # Layout
 //
 // The requests (package apiclient), the position arithmetic (package progress) and the
-// buffers of held watches (package spool) are separate packages. The rest is one package,
-// because its parts share the state of one Source: a list leaves a held watch for the
+// buffers of held watches (package spool) are separate packages. The package is larger than
+// others, because its parts share the state of one Source: a list leaves a held watch for the
 // stream, a stream and its watchdog decide by the same status and progress, and lists and
 // streams skip unreadable objects by the same rules.
 package rawwatch

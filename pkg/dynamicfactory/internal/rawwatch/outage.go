@@ -42,7 +42,7 @@ func causeOf(err error) cause {
 	switch {
 	case errors.Is(err, apiclient.ErrForeign):
 		return causeForeign
-	case errors.As(err, new(*apiclient.UnreadableError)) || errors.Is(err, ErrMaker) || errors.Is(err, errSnapshot):
+	case errors.As(err, new(*apiclient.UnreadableError)) || errors.Is(err, ErrMaker) || errors.Is(err, errWarmStart):
 		return causeOwn
 	case apierrors.IsUnauthorized(err):
 		return causeCredentials

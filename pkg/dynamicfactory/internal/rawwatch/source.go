@@ -51,13 +51,13 @@ type Config struct {
 	Bookmark func(resourceVersion string) (runtime.Object, error)
 	// Known returns the cached object of a name, nil if there is none, Count the number of
 	// cached objects, and At an object at a position. They serve unreadable objects and
-	// watches without bookmarks. All may be nil. Snapshot.Known replaces Known until the
+	// watches without bookmarks. All may be nil. WarmStart.Known replaces Known until the
 	// first list is complete.
 	Known func(namespace, name string) runtime.Object
 	Count func() int
 	At    func(o runtime.Object, position uint64) runtime.Object
-	// Snapshot returns the first list, nil for a list from the server. It may be nil.
-	Snapshot func(ctx context.Context) (*Snapshot, error)
+	// WarmStart returns the first list, nil for a list from the server. It may be nil.
+	WarmStart func(ctx context.Context) (*WarmStart, error)
 	// OnGap reports lost history once its end is known. It may be nil.
 	OnGap func(Gap)
 	// Spool buffers the events of watches while their lists are read; nil: a new one.
@@ -66,8 +66,8 @@ type Config struct {
 	Window int
 }
 
-// Snapshot is a list that was complete at a version.
-type Snapshot struct {
+// WarmStart is a list that was complete at a version.
+type WarmStart struct {
 	ResourceVersion string
 	Time            time.Time // of the version; may be zero
 	Quiet           string    // a later version; see Source.Quiet
@@ -109,8 +109,8 @@ const (
 // ErrMaker marks an error of Config.Make that is not the object's.
 var ErrMaker = errors.New("objects cannot be made")
 
-// errSnapshot marks an error of Config.Snapshot.
-var errSnapshot = errors.New("snapshot")
+// errWarmStart marks an error of Config.WarmStart.
+var errWarmStart = errors.New("warm start")
 
 // ErrStopped reports the use of a Source after its end.
 var ErrStopped = errors.New("the informer has stopped")
@@ -161,7 +161,7 @@ func NewSource(cfg Config) *Source {
 }
 
 // IsWatchListSemanticsUnSupported prevents streaming lists: a list here has pages,
-// resumes from a snapshot, and is raw JSON.
+// resumes from a warm start, and is raw JSON.
 func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // Status returns the status of the source.
@@ -247,7 +247,7 @@ func (s *Source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
 
-// ListWithContext returns the snapshot as the first list, if there is one, and a list from
+// ListWithContext returns the warm start as the first list, if there is one, and a list from
 // the server otherwise. It ignores the options: a list is always consistent and whole.
 func (s *Source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	if err := s.enter(); err != nil {
@@ -278,20 +278,20 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 			return nil, err
 		}
 	}
-	if first && s.cfg.Snapshot != nil {
-		snapshot, err := s.cfg.Snapshot(ctx)
+	if first && s.cfg.WarmStart != nil {
+		warmStart, err := s.cfg.WarmStart(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errSnapshot, err)
+			return nil, fmt.Errorf("%w: %w", errWarmStart, err)
 		}
 		switch {
-		case snapshot == nil:
-		case !snapshot.Relist:
-			return s.resume(snapshot), nil
+		case warmStart == nil:
+		case !warmStart.Relist:
+			return s.resume(warmStart), nil
 		default:
-			s.known = snapshot.Known
+			s.known = warmStart.Known
 			defer func() { s.known = nil }()
-			if snapshot.ResourceVersion != "" {
-				return s.relist(ctx, snapshot)
+			if warmStart.ResourceVersion != "" {
+				return s.relist(ctx, warmStart)
 			}
 		}
 	}
@@ -367,22 +367,22 @@ func (s *Source) awaitList(ctx context.Context) error {
 	return nil
 }
 
-// relist reads the first list at the snapshot's version. If that version has expired, it
+// relist reads the first list at the warm start's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
-func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, error) {
-	s.saw(snapshot)
+func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, error) {
+	s.saw(warmStart)
 	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
 	if err != nil {
 		return nil, err
 	}
 	var list *objects
-	gap := &Gap{Cause: CauseRollback, From: snapshot.ResourceVersion, FromTime: snapshot.Time}
+	gap := &Gap{Cause: CauseRollback, From: warmStart.ResourceVersion, FromTime: warmStart.Time}
 	if !back {
 		gap.Cause = CauseExpired
-		version := snapshot.ResourceVersion
+		version := warmStart.ResourceVersion
 		list, err = s.paged(ctx, version, pageSize)
-		if apiclient.IsExpired(err) && snapshot.Quiet != "" {
-			version = snapshot.Quiet
+		if apiclient.IsExpired(err) && warmStart.Quiet != "" {
+			version = warmStart.Quiet
 			list, err = s.paged(ctx, version, pageSize)
 		}
 		switch {
@@ -412,10 +412,10 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 	return list, nil
 }
 
-// saw notes the versions of a snapshot as the server's.
-func (s *Source) saw(snapshot *Snapshot) {
-	seen := snapshot.ResourceVersion
-	for _, v := range [...]string{snapshot.Quiet, snapshot.Recorded} {
+// saw notes the versions of a warm start as the server's.
+func (s *Source) saw(warmStart *WarmStart) {
+	seen := warmStart.ResourceVersion
+	for _, v := range [...]string{warmStart.Quiet, warmStart.Recorded} {
 		if progress.Older(seen, v) {
 			seen = v
 		}
@@ -423,18 +423,18 @@ func (s *Source) saw(snapshot *Snapshot) {
 	s.progress.Saw(progress.ParseVersion(seen))
 }
 
-func (s *Source) resume(snapshot *Snapshot) *objects {
-	list := &objects{Items: snapshot.Objects(s.progress.Next())}
-	list.ResourceVersion = snapshot.ResourceVersion
+func (s *Source) resume(warmStart *WarmStart) *objects {
+	list := &objects{Items: warmStart.Objects(s.progress.Next())}
+	list.ResourceVersion = warmStart.ResourceVersion
 	s.took(list)
-	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(snapshot.Quiet))
-	s.saw(snapshot)
+	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(warmStart.Quiet))
+	s.saw(warmStart)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
 	s.suspect = time.Now().Add(-probeFresh)
-	if !snapshot.Time.IsZero() {
-		s.stats.knownUntil(snapshot.Time)
+	if !warmStart.Time.IsZero() {
+		s.stats.knownUntil(warmStart.Time)
 	}
 	return list
 }

@@ -199,7 +199,7 @@ func (d *watchdog) probe(ctx context.Context) error {
 	return nil
 }
 
-// sameServer checks, after a lost connection and before a snapshot is resumed, that the
+// sameServer checks, after a lost connection and before a warm start is resumed, that the
 // server still has the history.
 func (s *Source) sameServer(ctx context.Context) error {
 	s.mu.Lock()

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A journal logs each change of state, and limits repeated messages; the next line has
+// A limitedLogger logs each change of state, and limits repeated messages; the next line has
 // the number of skipped ones. It belongs to one goroutine.
-type journal struct {
+type limitedLogger struct {
 	*slog.Logger
 
 	repeats map[string]*repeated // by message
@@ -37,17 +37,17 @@ type repeated struct {
 	skipped int       // since the last line
 }
 
-func newJournal(l *slog.Logger) *journal {
-	return &journal{Logger: l, repeats: map[string]*repeated{}}
+func newLimitedLogger(base *slog.Logger) *limitedLogger {
+	return &limitedLogger{Logger: base, repeats: map[string]*repeated{}}
 }
 
 // allow reports whether message may be logged, and the number of lines skipped since its
 // last one.
-func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
-	r := j.repeats[message]
+func (l *limitedLogger) allow(message string, q quota) (skipped int, ok bool) {
+	r := l.repeats[message]
 	if r == nil {
 		r = &repeated{}
-		j.repeats[message] = r
+		l.repeats[message] = r
 	}
 	if now := time.Now(); now.Sub(r.since) >= q.per {
 		r.since, r.lines = now, 0
@@ -62,16 +62,16 @@ func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 }
 
 // repeat logs a failure that may repeat, with a constant message.
-func (j *journal) repeat(message string, err error) {
-	if skipped, ok := j.allow(message, failureQuota); ok {
-		j.Warn(message, withSkipped([]any{"error", err}, skipped)...) //nolint:sloglint // callers pass constants
+func (l *limitedLogger) repeat(message string, err error) {
+	if skipped, ok := l.allow(message, failureQuota); ok {
+		l.Warn(message, withSkipped([]any{"error", err}, skipped)...) //nolint:sloglint // callers pass constants
 	}
 }
 
-func (j *journal) letter(args ...any) {
+func (l *limitedLogger) letter(args ...any) {
 	const message = "an event became a dead letter"
-	if skipped, ok := j.allow(message, letterQuota); ok {
-		j.Warn(message, withSkipped(args, skipped)...)
+	if skipped, ok := l.allow(message, letterQuota); ok {
+		l.Warn(message, withSkipped(args, skipped)...)
 	}
 }
 
@@ -86,12 +86,12 @@ func withSkipped(args []any, skipped int) []any {
 // backingOff and paused log the begin of an outage. They use up the quota of the message
 // that repeats, so its first line comes later.
 
-func (j *journal) backingOff(cause error, retryIn time.Duration) {
-	j.allow(stillFails, failureQuota)
-	j.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn.Round(time.Millisecond))
+func (l *limitedLogger) backingOff(cause error, retryIn time.Duration) {
+	l.allow(stillFails, failureQuota)
+	l.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn.Round(time.Millisecond))
 }
 
-func (j *journal) paused(cause error, retryIn time.Duration) {
-	j.allow(stillPaused, failureQuota)
-	j.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
+func (l *limitedLogger) paused(cause error, retryIn time.Duration) {
+	l.allow(stillPaused, failureQuota)
+	l.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
 }
