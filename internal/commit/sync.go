@@ -262,10 +262,13 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
-	if errors.Is(err, ledger.ErrEnough) {
+	switch {
+	case errors.Is(err, ledger.ErrEnough):
 		return true, nil
+	case ledger.IgnoreUnreadable(err) != nil:
+		return false, err
 	}
-	return false, ledger.IgnoreUnreadable(err)
+	return false, g.reportWaiting(j.feed)
 }
 
 func (j *Farewell) end() {
