@@ -38,9 +38,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.requests = append(s.requests, Request{
 		Resource: path.Base(collection), Namespace: namespace, Watch: isWatch, Query: query, Header: r.Header.Clone(),
 	})
-	intercept := s.intercept
+	intercept, defined := s.intercept, s.defined[collection]
 	s.mu.Unlock()
 	if intercept != nil && intercept(w, r) {
+		return
+	}
+	if defined {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(marshal(object{
+			"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": map[string]any{"name": path.Base(collection)},
+		}))
 		return
 	}
 	query = queryOf(r) // intercept may have changed it

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ type Server struct {
 	watches   map[*watch]struct{}
 	aliases   map[string]string // other paths of resources
 	unserved  map[string]bool   // resources that were taken away
+	defined   map[string]bool   // resources that have a CustomResourceDefinition
 	stalled   bool
 	requests  []Request
 	muted     bool
@@ -111,6 +113,24 @@ func (s *Server) Serve(path, apiVersion, kind string) {
 	s.resources[path] = r
 }
 
+// ServeCustom is Serve for a custom resource: the server has its CustomResourceDefinition
+// until Unserve. What only Serve adds in a group of its own is of an aggregated API.
+func (s *Server) ServeCustom(path, apiVersion, kind string) {
+	s.Serve(path, apiVersion, kind)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.defined == nil {
+		s.defined = map[string]bool{}
+	}
+	s.defined[definitionOf(path)] = true
+}
+
+// definitionOf is the path of the definition of the resource at a path.
+func definitionOf(resource string) string {
+	group := strings.Split(resource, "/")[2] // /apis/example.com/v1/widgets
+	return "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + path.Base(resource) + "." + group
+}
+
 // Alias serves the resource at path at another one too, as a custom resource is served
 // in several versions. The objects keep their apiVersion.
 func (s *Server) Alias(alias, path string) {
@@ -132,11 +152,12 @@ func (s *Server) Stall(stalled bool) {
 	}
 }
 
-// Unserve takes a resource away with its objects and ends its watches.
+// Unserve takes a resource away with its definition and its objects and ends its watches.
 func (s *Server) Unserve(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.resources, path)
+	delete(s.defined, definitionOf(path))
 	if s.unserved == nil {
 		s.unserved = map[string]bool{}
 	}

@@ -454,7 +454,7 @@ func (g *group) putCheckpoints() error {
 		if now.Resumable() {
 			now.Quiet = sub.Quiet(s.position)
 		}
-		if s.position == 0 && s.list.mark == nil && version == s.saved.ResourceVersion {
+		if s.position == 0 && version == s.saved.ResourceVersion && (now.Listing == nil || s.saved.Listing != nil && *now.Listing == *s.saved.Listing) {
 			now.Quiet = cmp.Or(now.Quiet, s.saved.Quiet) // nothing is committed behind what the feed begins with
 		}
 		if now.Same(s.saved) {

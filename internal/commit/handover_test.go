@@ -86,6 +86,46 @@ func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 	}
 }
 
+// TestGatheredQuietVersion widens a watch of a resource without bookmarks: where the version of
+// the oldest part has expired, the whole begins at one at which no part had changed. A kill before
+// its list does not lose it.
+func TestGatheredQuietVersion(t *testing.T) {
+	for name, tc := range map[string]struct{ whole, a, b, want string }{
+		"each part":               {"180", "200", "", "150"},
+		"a later one of the rest": {"300", "200", "250", "200"},
+		"not the oldest part":     {"180", "", "200", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk(), committest.PodWatch())
+			for id, cp := range map[string]ledger.Checkpoint{
+				"pods#":  {ResourceVersion: "120", Quiet: tc.whole, Synced: true},
+				"pods#a": {ResourceVersion: "100", Quiet: tc.a, Synced: true},
+				"pods#b": {ResourceVersion: "150", Quiet: tc.b, Synced: true},
+			} {
+				if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, when := range []string{"gathered", "after a kill"} {
+				s := r.feed(pods)
+				if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.c.Prepare(s); err != nil {
+					t.Fatal(err)
+				}
+				snap, err := r.c.Begin(s)
+				if err != nil || snap.ResourceVersion != "100" || snap.Quiet != tc.want {
+					t.Fatalf("%s, the informer begins with %+v, %v", when, snap, err)
+				}
+				s.Subscribed(&informer{})
+				r.group.touchAll([]*Feed{s})
+				r.commit()
+			}
+		})
+	}
+}
+
 // TestCheckpointBeforeTheFirstContact has the committer look at a source that has not
 // reached the API server yet: what is recorded beyond its version stays known, and so does
 // the list that it begins with, up to its end.

@@ -149,7 +149,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 // newest version: if it shows a difference, there is a gap.
 func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
-	newest, parted, partial := "", false, false
+	newest, quiet, parted, partial := "", "", false, false
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
 		if namespace != "" {
@@ -169,6 +169,9 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		newest = ledger.Later(newest, part.RecordedUpTo())
 		if whole.ResourceVersion == "" || ledger.Newer(whole.ResourceVersion, at) {
 			whole.ResourceVersion, whole.Time = at, part.Time
+		}
+		if later := ledger.Later(at, part.Quiet); quiet == "" || ledger.Newer(quiet, later) {
+			quiet = later
 		}
 		known := ledger.Later(part.Ahead[namespace], part.Ahead[""])
 		again := part.Synced && part.Listing != nil && !part.Listing.Rewound && part.Listing.ResourceVersion == part.ResourceVersion
@@ -198,6 +201,9 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest}
 	default:
 		whole.Listing, whole.Recorded = &ledger.Listing{ResourceVersion: whole.ResourceVersion}, newest
+		if ledger.Newer(quiet, whole.ResourceVersion) {
+			whole.Quiet = quiet
+		}
 	}
 	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(whole))
 	return nil

@@ -259,7 +259,10 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
-	return more, ledger.IgnoreUnreadable(err)
+	if err = ledger.IgnoreUnreadable(err); more || err != nil {
+		return more, err
+	}
+	return false, g.reportWaiting(j.feed)
 }
 
 func (j *Farewell) end() {

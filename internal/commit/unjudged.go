@@ -159,7 +159,7 @@ func (g *group) endUnjudged(namespace string) {
 
 // reportUnjudged reports the changes of a namespace's objects that could not be judged
 // before it was seen, once the objects have been given. Those of feeds that are not there
-// now are left to [unseenNamespaces]. The notes stay unless the labels of all objects are
+// now are left to [unseenNamespaces], or to the end of a [Farewell]. The notes stay unless the labels of all objects are
 // known: then they are of the namespace that was made again, too.
 func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed, all bool) error {
 	for _, s := range feeds {
@@ -180,6 +180,25 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed, a
 			return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after)
 		})
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportWaiting reports the changes of a feed's objects whose namespaces have not been seen. No
+// feed reads these objects again.
+func (g *group) reportWaiting(s *Feed) error {
+	for namespace := range g.c.unjudged {
+		u, ok := g.c.noted(namespace, s)
+		if !ok {
+			continue
+		}
+		g.c.dropUnjudged(g.batch, namespace, s.Partition)
+		if !u.Lost {
+			continue
+		}
+		if err := g.unjudgedGap(s, u, g.c.cfg.Now(), namespace, func(h WatchRef) bool { return h.mayCover(namespace) }); err != nil {
 			return err
 		}
 	}

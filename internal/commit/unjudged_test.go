@@ -170,6 +170,38 @@ func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
 	r.Expect("gap   ")
 }
 
+// TestFarewellInANamespaceThatIsNotSeen deletes a definition before a namespace of its objects is
+// seen: what a watch that may select it is not given of them is a gap, as no feed reads them again.
+func TestFarewellInANamespaceThatIsNotSeen(t *testing.T) {
+	for name, deleted := range map[string]bool{"the objects exist": false, "one was deleted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := committest.PodWatch(committest.ProdPods)
+			other.Name, other.Selection.Namespaces.Include = "other", []string{"elsewhere"}
+			r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), other)
+			s := r.know()
+			r.commit(addedTo(s, r.Object("a", "u1", "3")), addedTo(s, r.Object("b", "u2", "4")))
+			if deleted {
+				r.commit(deletedFrom(s, r.Object("a", "u1", "5")))
+			}
+			r.Expect()
+			r.running = nil
+			former, err := r.c.FormerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			Barrier{r.group}.add(&Farewell{feed: former, notify: make(chan struct{}, 1)})
+			r.commit()
+			for _, e := range r.Expect("gap   ") {
+				if e.Gap.Watch != "w" || e.Gap.Namespace != "ns" || e.Gap.Cause != CauseNamespace {
+					t.Errorf("the gap is %+v", e.Gap)
+				}
+			}
+			checkLate(r, nil)
+		})
+	}
+}
+
 // TestNoSelectorAfterALateNamespace takes the selector from a watch before the namespace is seen
 // in which objects changed: it is given the objects as they are, and a gap for the changes. The
 // feed that recorded them may be one of all namespaces, and the one of now that of one.

@@ -81,22 +81,26 @@ var ErrEnough = errors.New("enough for now")
 // sort after a key, in their order. more: fn ended it with [ErrEnough]. Damaged entries are
 // left out; the error then is store.ErrUnreadable.
 func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) (more bool, err error) {
-	var damage error
+	var damage, ended error // ended: by fn
 	err = l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
 		o, err := l.decode(partition, key, value)
 		if err != nil {
 			damage = err
 			return nil //nolint:nilerr // the scan continues, and ends with it
 		}
-		return fn(key, o)
+		ended = fn(key, o)
+		return ended
 	})
-	if more = errors.Is(err, ErrEnough); more {
-		return true, damage
-	}
-	if IgnoreUnreadable(err) != nil {
+	more = errors.Is(ended, ErrEnough)
+	switch {
+	case ended != nil && !more:
+		return false, StoreError(ended, "scan %s", partition)
+	case errors.Is(err, store.ErrUnreadable):
+		return more, errors.Join(err, damage)
+	case err != nil && !more:
 		return false, StoreError(err, "scan %s", partition)
 	}
-	return false, errors.Join(err, damage)
+	return more, damage
 }
 
 // IgnoreUnreadable is err, or nil if err only means that something is damaged.

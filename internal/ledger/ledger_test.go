@@ -102,8 +102,13 @@ func TestStates(t *testing.T) {
 		t.Errorf("scan: %v (-want +got):\n%s", err, diff)
 	}
 	names, more, err = scan(Key("ns", "a"), 1)
-	if diff := cmp.Diff([]string{"b"}, names); diff != "" || !more || IgnoreUnreadable(err) != nil {
+	if diff := cmp.Diff([]string{"b"}, names); diff != "" || !more || !errors.Is(err, store.ErrUnreadable) {
 		t.Errorf("scan of a part: %v (-want +got):\n%s", err, diff)
+	}
+	failed := errors.New("it failed")
+	more, err = l.Scan("pods", "ns/", Key("ns", "b"), func(string, *compact.Object) error { return failed })
+	if more || !errors.Is(err, failed) || IgnoreUnreadable(err) == nil {
+		t.Errorf("a failure behind damage: more %t, %v", more, err)
 	}
 
 	for prefix, want := range map[string]bool{"": false, "ns/": false, "other/": true} {

@@ -270,6 +270,12 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		}
 	}
 	m.useCaches(st)
+	if len(start) > 0 {
+		select {
+		case m.started <- struct{}{}:
+		default: // it is noted already
+		}
+	}
 	return nil
 }
 

@@ -17,7 +17,8 @@
 // manager.go has the owner's life, apply.go follows a new state, desired.go works out the
 // feeds that a state asks for, and what resource names mean. sinkset.go runs the workers,
 // rejoin.go gives sinks what they missed, commands.go carries out what people ask for.
-// namespaces.go follows the labels of namespaces, and reports the objects of deleted definitions. edits.go
+// namespaces.go follows the labels of namespaces, and reports the objects of deleted definitions;
+// definitions.go notes which resources have one. edits.go
 // hides what is recorded when it is read, and has package scrub hide it on disk. ledgergc.go
 // deletes what no watch reads any more. consistency.go compares the ledger with the cluster.
 //

@@ -141,7 +141,7 @@ func TestStopInAFullStore(t *testing.T) {
 // definition wait for room: they reach the sink under the new name.
 func TestReloadDuringAFarewell(t *testing.T) {
 	api := apitest.New(t)
-	api.Serve(widgetPath, "example.com/v1", "Widget")
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
 	for i := range 3 {
 		api.Put(widgetPath, "ns", fmt.Sprint("widget-", i), nil)
 	}
@@ -154,6 +154,7 @@ func TestReloadDuringAFarewell(t *testing.T) {
 	}
 	l.apply(l.routed(watch("w")))
 	eventually(t, "the objects are recorded", func() bool { return len(l.queued()) == 3 })
+	l.defined("widgets.example.com")
 	full := l.routed(watch("w"))
 	full.Store.MinFree = noRoom
 	l.apply(full)
@@ -177,7 +178,7 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 	api := apitest.New(t)
 	resolver := serving(widgets)
 	serve := func() {
-		api.Serve(widgetPath, "example.com/v1", "Widget")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
 		for i := range 3 {
 			api.Put(widgetPath, "ns", fmt.Sprint("widget-", i), nil)
 		}
@@ -198,6 +199,7 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 		return n
 	}
 	received("sync")
+	l.defined("widgets.example.com")
 	full := l.routed(watch)
 	full.Store.MinFree = noRoom
 	l.apply(full)
@@ -210,6 +212,7 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 	eventually(t, "the watch has started", func() bool { return len(l.m.informerList()) == 1 })
 	l.within(l.routed(watch))
 	received("sync deleted added")
+	l.defined("widgets.example.com")
 	api.Unserve(widgetPath)
 	resolver.set()
 	received("sync deleted added deleted")

@@ -694,13 +694,15 @@ func TestSelectionChangedWhileAway(t *testing.T) {
 	}
 }
 
-// TestDefinitionGone takes a custom resource away: its recorded objects are reported
-// as deleted if its definition is certainly gone, and are kept otherwise.
+// TestDefinitionGone takes a resource away: its recorded objects are reported as deleted if its
+// definition is certainly gone, and are kept otherwise. A resource of an aggregated API never
+// had a definition.
 func TestDefinitionGone(t *testing.T) {
 	definition := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
 	for _, tc := range []struct {
 		name    string
 		pattern string
+		api     bool  // the resource is of an aggregated API
 		server  int   // status of the answer about the definition; 0: not found
 		resolve error // the resolver's about the resource; nil: not served
 		aged    time.Duration
@@ -714,13 +716,18 @@ func TestDefinitionGone(t *testing.T) {
 		{name: "the server fails", pattern: "*", server: http.StatusServiceUnavailable},
 		{name: "forbidden", pattern: "*", server: http.StatusForbidden},
 		{name: "forbidden for long", pattern: "*", server: http.StatusForbidden, aged: 2 * time.Hour, deleted: true},
+		{name: "an aggregated API", pattern: "*", api: true},
+		{name: "an aggregated API for long", pattern: "*", api: true, aged: 2 * time.Hour, deleted: true},
 		{name: "discovery fails", pattern: "*", resolve: fmt.Errorf("%w; %w", dynamicfactory.ErrNotServed, dynamicfactory.ErrUncertain)},
 		{name: "discovery is not known", pattern: "*", resolve: dynamicfactory.ErrNotReady},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart %t", tc.name, restart), func(t *testing.T) {
 				api := apitest.New(t)
-				api.Serve(widgetPath, "example.com/v1", "Widget")
+				if api.ServeCustom(widgetPath, "example.com/v1", "Widget"); tc.api {
+					api.Unserve(widgetPath)
+					api.Serve(widgetPath, "example.com/v1", "Widget")
+				}
 				for i := range 600 {
 					api.Put(widgetPath, "ns", fmt.Sprint("w-", i), nil)
 				}
@@ -730,6 +737,9 @@ func TestDefinitionGone(t *testing.T) {
 				st := l.state(watchOf("w", nil, tc.pattern))
 				l.apply(st)
 				eventually(t, "sync", func() bool { return len(l.log()) == 600 })
+				if !tc.api {
+					l.defined("widgets.example.com")
+				}
 				asked := make(chan struct{}, 1)
 				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Path != definition {
@@ -796,6 +806,58 @@ func TestDefinitionGone(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestDefinitionReplacedByAnAggregatedAPI has an aggregated API take a custom resource over while
+// nothing is watched: as soon as it is watched for a while, a missing definition proves nothing.
+func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
+	api := apitest.New(t)
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	dir := t.TempDir()
+	for _, custom := range []bool{true, false} {
+		resolver := serving(widgets)
+		l := runLive(t, dir, store.Options{}, api, resolver)
+		l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+		l.defined("widgets.example.com")
+		if custom {
+			l.stop()
+			api.Unserve(widgetPath)
+			api.Serve(widgetPath, "example.com/v1", "Widget")
+			api.Put(widgetPath, "ns", "a", nil)
+			continue
+		}
+		eventually(t, "sync", func() bool { return len(l.log()) == 1 })
+		looks := map[*informer]look{}
+		for _, want := range []bool{true, true, false} {
+			if again, err := l.m.noteDefinitions(t.Context(), looks); err != nil || again != want {
+				t.Fatalf("again %t, %v; want %t", again, err, want)
+			}
+			if _, noted, err := l.store.Meta(definedMeta + "widgets.example.com"); err != nil || noted != want {
+				t.Fatalf("noted %t, %v; want %t", noted, err, want)
+			}
+			if len(l.store.Partitions()) != 1 {
+				t.Fatal("no partition")
+			}
+			for s, x := range looks {
+				if !x.over && want {
+					x.absent = x.absent.Add(-goneRetry / 2)
+				}
+				looks[s] = x
+			}
+		}
+		resolver.set()
+		eventually(t, "the resource is waited for", func() bool { return len(l.m.informerList()) == 0 })
+		if err := l.m.call(t.Context(), func(ctx context.Context) error {
+			again, err := l.m.reportGone(ctx)
+			if !again {
+				t.Error("the resource is not looked for again")
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		l.becomes(history{"a": {"added 101"}})
 	}
 }
 

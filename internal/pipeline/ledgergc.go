@@ -73,9 +73,6 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 		case !needed && !marked:
 			b.PutMeta(unwatchedMeta+p, now)
 		}
-		if running[p] != nil {
-			b.DeleteMeta(unservedMeta + p)
-		}
 		if needed {
 			if err := m.markNamespaces(b, p, namespaces, now); err != nil {
 				return err
@@ -246,6 +243,7 @@ func (m *Manager) dropPartition(partition string) error {
 	all := ledger.FeedID(partition, "")
 	b.DeleteMeta(unwatchedMeta + partition)
 	b.DeleteMeta(unservedMeta + partition)
+	b.DeleteMeta(definedMeta + partition)
 	for _, prefix := range []string{unwatchedInMeta, ledger.CheckpointMeta("")} {
 		ids, err := m.ledger.FeedIDs(prefix + all)
 		if err != nil {

@@ -105,6 +105,15 @@ func (l *live) routed(watches ...plan.Watch) *plan.State {
 	return st
 }
 
+// defined returns when it is noted that a resource has a definition.
+func (l *live) defined(resource string) {
+	l.Helper()
+	eventually(l.T, "the definition is noted", func() (noted bool) {
+		err := l.store.ScanMeta(definedMeta+resource, func(string, []byte) error { noted = true; return nil })
+		return noted && err == nil
+	})
+}
+
 func (l *live) apply(st *plan.State) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.Context(), 20*time.Second)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/commit"
@@ -90,7 +91,8 @@ type Manager struct {
 
 	clusterUID atomic.Pointer[string] // of the namespace kube-system; nil: not known
 
-	definitions dynamic.ResourceInterface // of custom resources
+	definitions        dynamic.ResourceInterface // of custom resources
+	definitionMetadata metadata.Getter
 
 	edits          atomic.Pointer[redact.Table] // of the state that is adopted
 	editsChanged   atomic.Uint64                // how often edits was replaced
@@ -100,6 +102,7 @@ type Manager struct {
 
 	calls   chan call
 	goneDue chan struct{} // gets a value when a look for deleted definitions is due
+	started chan struct{} // gets a value when feeds have started
 	fatal   chan error    // an error that ends Run; holds one
 
 	// Owned by the goroutine that applies states. What it has done at a barrier of the committer, for which it
@@ -141,6 +144,7 @@ func New(cfg Config) (*Manager, error) {
 		metrics:   newMetrics(cfg.Registerer),
 		calls:     make(chan call),
 		goneDue:   make(chan struct{}, 1),
+		started:   make(chan struct{}, 1),
 		fatal:     make(chan error, 1),
 		informers: map[commit.Key]*informer{},
 		sinks:     map[string]*sinkWorker{},
@@ -174,6 +178,11 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.definitions = client.Resource(definitions)
+	definitionClient, err := metadata.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, err
+	}
+	m.definitionMetadata = definitionClient.Resource(definitions)
 	m.ledger = ledger.New(cfg.Store, m.dicts)
 	m.committer, err = commit.New(commit.Config{
 		Cluster: cfg.Cluster, Store: cfg.Store, Ledger: m.ledger, Dictionaries: m.dicts,
@@ -220,7 +229,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The consistency check and a scrub end, and informers stop and are joined, so nothing new arrives.
+//  1. The consistency check, the look for definitions and a scrub end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits their last changes and how far they had come, so that
 //     it need not be read again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or requeue what is in flight. They come last
@@ -234,6 +243,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	go func() { committed <- m.committer.Run(ctx, ended) }()
 	var audit sync.WaitGroup
 	audit.Go(func() { m.auditLoop(ctx) })
+	audit.Go(func() { m.followDefinitions(ctx) })
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {

@@ -26,19 +26,21 @@ import (
 // deletions may not have been read when the watch ends, or happen while nothing
 // is watched. The recorded objects of a resource are reported as deleted once it is
 // certain that its definition is gone: complete discovery does not have the resource,
-// and the API server has no such definition. A version that is not served, discovery
-// that fails and a server that does not answer prove nothing.
+// and the API server has no such definition and had one. A version that is not served,
+// discovery that fails, a server that does not answer and an aggregated API, which has no
+// definitions, prove nothing.
 
 const (
 	// unservedMeta and the name of a part of the ledger say since when its resource is
-	// not served, where the API server may not be asked about definitions.
+	// not served, where definitions prove nothing.
 	unservedMeta = "unserved/"
 
 	// goneRetry is how soon a definition is looked for again that was still there, or
 	// about which no answer came.
 	goneRetry = 30 * time.Second
 
-	// goneTimeout bounds one look at all definitions.
+	// goneTimeout bounds one look at all definitions of resources that are not served, or at one
+	// of a resource that is.
 	goneTimeout = 10 * time.Second
 )
 
@@ -57,7 +59,13 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 	running := m.runningIn()
 	for _, p := range m.store.Partitions() {
 		gr, scope := ledger.SplitPartition(p)
-		if running[p] != nil || !custom(gr.Group) {
+		if !custom(gr.Group) {
+			continue
+		}
+		if running[p] != nil {
+			if err := m.noteServed(p); err != nil {
+				return false, err
+			}
 			continue
 		}
 		if j := m.farewells[p]; j != nil {
@@ -127,15 +135,21 @@ func custom(group string) bool {
 }
 
 // definitionGone reports whether a resource that discovery does not have is gone for
-// good. Where the API server may not be asked, it counts as gone when it has not been
-// served for as long as delivered events are kept.
+// good. Where it is not known to have had a definition, or the API server may not be asked, it
+// counts as gone when it has not been served for as long as delivered events are kept.
 func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition string, gr schema.GroupResource) (bool, error) {
-	_, err := m.definitions.Get(ctx, gr.String(), metav1.GetOptions{})
+	err := m.findDefinition(ctx, gr)
 	switch {
 	case err == nil:
 		return false, nil
 	case apierrors.IsNotFound(err):
-		return true, nil
+		_, defined, err := m.store.Meta(definedMeta + partition)
+		if ledger.IgnoreUnreadable(err) != nil {
+			return false, ledger.StoreError(err, "note of the definition of %s", partition)
+		}
+		if defined {
+			return true, nil
+		}
 	case !apierrors.IsForbidden(err):
 		return false, err
 	}
@@ -150,6 +164,17 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		return false, nil
 	}
 	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
+}
+
+// noteServed ends the note that a resource is not served.
+func (m *Manager) noteServed(partition string) error {
+	if _, marked, err := m.store.Meta(unservedMeta + partition); err == nil && !marked {
+		return nil
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(unservedMeta + partition)
+	return ledger.StoreError(m.store.Commit(b), "note that %s is served", partition)
 }
 
 // endFarewells ends those of parts of the ledger that feeds are about to read.

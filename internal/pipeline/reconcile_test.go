@@ -153,7 +153,7 @@ func TestDefinitionGoneBeforeItsChangesAreRead(t *testing.T) {
 	for _, lag := range []string{"the stream", "the committer"} {
 		t.Run(lag, func(t *testing.T) {
 			api := apitest.New(t)
-			api.Serve(widgetPath, "example.com/v1", "Widget")
+			api.ServeCustom(widgetPath, "example.com/v1", "Widget")
 			names := make([]string, objects)
 			for i := range names {
 				names[i] = fmt.Sprintf("widget-%05d", i)
@@ -163,6 +163,7 @@ func TestDefinitionGoneBeforeItsChangesAreRead(t *testing.T) {
 			l := runLive(t, t.TempDir(), store.Options{}, api, resolver).withX()
 			l.apply(l.routed(watchOf("w", nil, "widgets.example.com")))
 			l.checkpointed("widgets.example.com#", "v1")
+			l.defined("widgets.example.com")
 			held, released := make(chan error, 1), make(chan struct{})
 			if lag == "the committer" {
 				go func() {

@@ -18,10 +18,11 @@ var paths = map[string]string{
 	"nodes":               "/api/v1/nodes",
 	"jobs.batch":          "/apis/batch/v1/jobs",
 	"widgets.example.com": "/apis/example.com/v1/widgets",
+	"routes.api.test":     "/apis/api.test/v1/routes",
 	"namespaces":          "/api/v1/namespaces",
 }
 
-var resourceNames = []string{"pods", "nodes", "widgets.example.com", "jobs.batch"}
+var resourceNames = []string{"pods", "nodes", "widgets.example.com", "jobs.batch", "routes.api.test"}
 
 // write is one change that the writer made. The writes of an object path are its
 // history.
@@ -55,6 +56,7 @@ func newCluster() *cluster {
 	c.Serve(paths["pods"], "v1", "Pod")
 	c.Serve(paths["nodes"], "v1", "Node")
 	c.Serve(paths["jobs.batch"], "batch/v1", "Job")
+	c.Serve(paths["routes.api.test"], "api.test/v1", "Route") // of an aggregated API
 	c.serveWidgets()
 	c.Alias("/apis/example.com/v1beta1/widgets", paths["widgets.example.com"])
 	for _, ns := range []string{"a", "b"} {
@@ -63,7 +65,9 @@ func newCluster() *cluster {
 	return c
 }
 
-func (c *cluster) serveWidgets() { c.Serve(paths["widgets.example.com"], "example.com/v1", "Widget") }
+func (c *cluster) serveWidgets() {
+	c.ServeCustom(paths["widgets.example.com"], "example.com/v1", "Widget")
+}
 
 func (c *cluster) relabel(ns, tier string) {
 	if c.labels[ns] == "" {
@@ -104,7 +108,7 @@ func (c *cluster) put(resource, namespace, name string) {
 	key := path(resource, namespace, name)
 	last, exists := c.exists(key)
 	chosen := c.chosen() && !exists
-	ready := !exists && resource != "widgets.example.com" && c.ready()
+	ready := !exists && resource != "widgets.example.com" && resource != "routes.api.test" && c.ready()
 	w := write{verb: "updated", uid: last.uid, made: last.made, n: c.n, ready: ready, chosen: chosen}
 	if !exists {
 		w.verb, w.uid, w.made = "added", fmt.Sprint("uid-", name, "-", c.n), time.Now()
@@ -136,7 +140,7 @@ func (c *cluster) write(r *rand.Rand, widgets bool) {
 	}
 	namespace := []string{"a", "b"}[r.IntN(2)]
 	switch resource {
-	case "nodes":
+	case "nodes", "routes.api.test":
 		namespace = ""
 	case "jobs.batch":
 		namespace = c.passing()

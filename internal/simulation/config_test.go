@@ -113,12 +113,12 @@ admin: {listen: ""}
 		things = "'*.example.com'"
 	}
 	// Nodes are in no namespace, which a watch with namespaces leaves out.
-	list := [][2]string{{"n", "nodes, jobs.batch"}, {"w", "pods, " + things}}
+	list := [][2]string{{"n", "nodes, routes.api.test, jobs.batch"}, {"w", "pods, " + things}}
 	switch s.layout {
 	case 1:
-		list = [][2]string{{"n", "nodes, jobs.batch"}, {"w", things}, {"p", "pods"}}
+		list = [][2]string{{"n", "nodes, routes.api.test, jobs.batch"}, {"w", things}, {"p", "pods"}}
 	case 2:
-		list = [][2]string{{"n", "nodes, jobs.batch, " + things}, {"w", "pods"}}
+		list = [][2]string{{"n", "nodes, routes.api.test, jobs.batch, " + things}, {"w", "pods"}}
 	}
 	var watches, names []string
 	add := func(name, resources, namespaces string) {

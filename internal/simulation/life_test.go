@@ -100,6 +100,7 @@ type resolver struct {
 type discovery struct {
 	widgets bool
 	beta    bool // the older version of widgets is the preferred one
+	routes  bool // of the aggregated API
 	away    bool // discovery has not succeeded in this life
 }
 
@@ -107,6 +108,7 @@ var (
 	pods    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
 	nodes   = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
 	jobs    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}, Kind: "Job", Namespaced: true}
+	routes  = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "api.test", Version: "v1", Resource: "routes"}, Kind: "Route"}
 	widgets = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
 )
 
@@ -132,6 +134,8 @@ func (r discovery) resolve(pattern string) ([]dynamicfactory.Resource, error) {
 		return []dynamicfactory.Resource{jobs}, nil
 	case pattern == "nodes":
 		return []dynamicfactory.Resource{nodes}, nil
+	case pattern == "routes.api.test" && r.routes:
+		return []dynamicfactory.Resource{routes}, nil
 	case (pattern == "widgets.example.com" || pattern == "*.example.com") && r.widgets:
 		w := widgets
 		if r.beta {

@@ -40,6 +40,7 @@ type world struct {
 	refuse atomic.Int64 // of a hundred requests, how many are refused; 100: the server is away
 
 	blind atomic.Bool // the namespaces alone are refused
+	apart atomic.Bool // the aggregated API has no APIService
 
 	selects bool // a watch that selects namespaces by label was ready once
 
@@ -50,7 +51,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	w := &world{
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
-		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true}, changed: make(chan struct{}, 1)},
+		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true, routes: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
@@ -64,6 +65,10 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, req *http.Request) bool {
 		share := w.refuse.Load()
+		if w.apart.Load() && req.URL.Path == paths["routes.api.test"] {
+			apitest.Fail(rw, http.StatusNotFound, "NotFound")
+			return true
+		}
 		if w.blind.Load() && req.URL.Path == paths["namespaces"] {
 			apitest.Fail(rw, http.StatusInternalServerError, "InternalError")
 			return true
@@ -126,7 +131,7 @@ func (w *world) steps() []step {
 		{"reload", 4, func() error {
 			before := w.config.division()
 			what := w.config.change(r)
-			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets) {
+			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load()) {
 				w.config.fresh = true
 			}
 			w.say(what)
@@ -265,6 +270,22 @@ func (w *world) steps() []step {
 			}
 			return nil
 		}},
+		{"aggregated API goes", 1, func() error {
+			w.aggregate(false)
+			return nil
+		}},
+		{"aggregated API comes", 4, func() error {
+			w.aggregate(true)
+			return nil
+		}},
+	}
+}
+
+// aggregate makes or deletes the APIService of the aggregated API, whose objects stay.
+func (w *world) aggregate(is bool) {
+	if w.apart.Swap(!is) == is {
+		w.cluster.Cut()
+		w.resolver.set(func() { w.resolver.now.routes = is })
 	}
 }
 
@@ -384,6 +405,7 @@ func (w *world) heal() {
 	w.say("heal")
 	w.refuse.Store(0)
 	w.blind.Store(false)
+	w.aggregate(true)
 	w.disk.atSync(0, nil)
 	w.disk.full.Store(false)
 	if w.isKilled() {

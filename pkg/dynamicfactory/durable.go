@@ -58,9 +58,10 @@ type WarmStart struct {
 	// present version, and OnGap reports a gap that begins at ResourceVersion. An empty
 	// ResourceVersion requests a list of the present version, without a gap.
 	Relist bool
-	// Known returns, with Relist, the recorded state of a listed object that cannot be
-	// read. The informer begins with that state, and so reports later changes of the
-	// object. nil, or a nil result, stands for no state.
+	// Known returns, with Relist, the recorded state of a listed object. The informer begins
+	// with the state of an object that cannot be read, and so reports later changes of it.
+	// One that is later than that of a list of the present version shows a rollback. nil, or
+	// a nil result, stands for no state.
 	Known func(namespace, name string) *compact.Object
 }
 

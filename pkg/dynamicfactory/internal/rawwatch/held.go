@@ -217,13 +217,7 @@ func identify(raw []byte, cause error) (id objectID, ok bool) {
 // known object of that name, nil if there is none.
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
 	s.stats.contact(func(t *Counters) { t.DecodeErrors++; t.Skipped++ })
-	lookup := s.known
-	if lookup == nil {
-		lookup = s.cfg.Known
-	}
-	if lookup != nil {
-		known = lookup(id.namespace, id.name)
-	}
+	known = s.knownObject(id.namespace, id.name)
 	key := [2]string{id.namespace, id.name}
 	if version, reported := s.skipped[key]; reported && version == id.version {
 		return known

@@ -310,7 +310,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 // an older one with back if the server's versions went backwards. Otherwise one server of
 // several is behind for a moment: its list lacks objects that were not deleted. A list of a
 // later version with an object that is older than the cached one is of a server that was
-// set back, too.
+// set back, too. Before the first list, the recorded objects stand for the cached ones.
 func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err error) {
 	seen := s.progress.Seen()
 	var wait apiclient.Backoff
@@ -332,19 +332,29 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 	}
 }
 
-// wasNewer reports whether a later state of an object of the list is cached.
+// wasNewer reports whether a later state of an object of the list is known.
 func (s *Source) wasNewer(list *objects) bool {
-	if s.cfg.Known == nil {
-		return false
-	}
 	return slices.ContainsFunc(list.Items, func(item runtime.Object) bool {
 		o, ok := item.(metav1.Object)
 		if !ok {
 			return false
 		}
-		known, ok := s.cfg.Known(o.GetNamespace(), o.GetName()).(metav1.Object)
+		known, ok := s.knownObject(o.GetNamespace(), o.GetName()).(metav1.Object)
 		return ok && progress.Older(o.GetResourceVersion(), known.GetResourceVersion())
 	})
+}
+
+// knownObject returns the cached object of a name, before the first list the recorded one; nil
+// if there is none.
+func (s *Source) knownObject(namespace, name string) runtime.Object {
+	lookup := s.known
+	if lookup == nil {
+		lookup = s.cfg.Known
+	}
+	if lookup == nil {
+		return nil
+	}
+	return lookup(namespace, name)
 }
 
 // awaitList returns when the list before has been taken in: the informer keeps what it
