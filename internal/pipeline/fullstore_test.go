@@ -218,8 +218,8 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 	received("sync deleted added deleted")
 }
 
-// TestFillOfAFullStore has a new sink start with a history for whose former states the store has no
-// room: each event comes, and the store hardly grows.
+// TestFillOfAFullStore has a new sink start with a history for whose former states, or copies under the
+// edits of its route, the store has no room: each event comes, and the store hardly grows.
 func TestFillOfAFullStore(t *testing.T) {
 	const versions, size, growth = 400, 32 << 10, 4 << 20
 	l := lifeOn(t, "store", store.Options{FS: vfs.NewMem()}, allServed)
@@ -235,10 +235,11 @@ func TestFillOfAFullStore(t *testing.T) {
 	for _, tc := range []struct {
 		sink     string
 		maxBytes int64
+		drop     []string
 		states   int
-	}{{"a", 1, 0}, {"c", 0, versions - 1}} {
+	}{{"a", 1, nil, 0}, {"d", 1, []string{"metadata.labels"}, 0}, {"c", 0, nil, versions - 1}} {
 		states := leadTo("states", "", tc.sink)
-		states.Payload = []string{"object", "oldObject", "patch"}
+		states.Payload, states.Drop = []string{"object", "oldObject", "patch"}, tc.drop
 		st := l.state([]route.Spec{all, states}, func(s *plan.Sink) { s.StartFrom = plan.StartEarliest })
 		st.Store.MaxBytes = tc.maxBytes
 		before := l.Store.Health().Bytes
@@ -263,7 +264,7 @@ func TestFillOfAFullStore(t *testing.T) {
 			}
 			for _, it := range items {
 				e, err := query.Decode(l.m.inflater, tc.sink, it)
-				if err != nil || e.Object == nil || e.Sequence <= last {
+				if err != nil || e.Object == nil || e.Sequence <= last || strings.Contains(string(e.Object), `"tier"`) == (tc.drop != nil) {
 					t.Fatalf("%d after %d, %v: %+v", it.Sequence, last, err, e)
 				}
 				if e.OldObject != nil {

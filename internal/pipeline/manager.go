@@ -196,7 +196,11 @@ func New(cfg Config) (*Manager, error) {
 		Name: "watcherd_events_incomplete_total",
 		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
 	}, func() float64 { return float64(m.enricher.Incomplete()) }))
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Feed: cfg.Feed, ClusterUID: m.knownClusterUID, Dictionaries: m.dicts, Edit: func(r *record.Record, sink string) record.Edit {
+	sets, err := loadRouteSets(cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Feed: cfg.Feed, ClusterUID: m.knownClusterUID, Dictionaries: m.dicts, RouteSets: sets, Edit: func(r *record.Record, sink string) record.Edit {
 		return m.edits.Load().Edit(r, sink)
 	}}
 	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)

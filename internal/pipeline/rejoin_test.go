@@ -69,7 +69,7 @@ func (l *life) state(routes []route.Spec, edit ...func(*plan.Sink)) *plan.State 
 	if st.Router, err = route.Compile(routes); err != nil {
 		l.Fatal(err)
 	}
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range []string{"a", "b", "c", "d"} {
 		if slices.ContainsFunc(routes, func(r route.Spec) bool { return slices.Contains(r.Sinks, name) }) {
 			s := plan.Sink{Name: name, Config: closedSink{}, StartFrom: plan.StartLatest, Fingerprint: name}
 			for _, f := range edit {

@@ -28,6 +28,7 @@ type Inflater struct {
 	Feed         string                // name of the feed, the same; empty: none
 	ClusterUID   func() string         // empty while it is not known; nil: never known
 	Dictionaries *compact.Dictionaries // what the bodies were compressed with
+	RouteSets    RouteSets             // of flags; nil: there are none
 
 	// Edit returns what is to be done with the content of a record before a sink,
 	// or an onlooker (""), sees it; nil: nothing. A nil Edit does nothing ever.
@@ -39,6 +40,9 @@ type Inflater struct {
 func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink string) (*event.Event, error) {
 	r, err := Decode(payload)
 	if err != nil {
+		return nil, fmt.Errorf("event %d: %w", sequence, err)
+	}
+	if err := in.route(r, flags, sink); err != nil {
 		return nil, fmt.Errorf("event %d: %w", sequence, err)
 	}
 	e := &r.Event
@@ -103,6 +107,21 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 		e.Patch = nil
 	}
 	return e, nil
+}
+
+// route has a record name the routes that led to the sink, if the flags have their number.
+func (in *Inflater) route(r *Record, flags Flags, sink string) error {
+	n := flags.RouteSet()
+	if n == 0 {
+		return nil
+	}
+	if in.RouteSets != nil {
+		if routes, ok := in.RouteSets.Routes(n); ok {
+			r.Targets = []Target{{Sink: sink, Flags: flags, Routes: routes}}
+			return nil
+		}
+	}
+	return fmt.Errorf("the routes that led to sink %s are not known: the store has no set %d", sink, n)
 }
 
 // State returns one of the record's bodies as JSON, as the sink may see it; nil if the

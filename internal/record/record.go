@@ -418,6 +418,30 @@ const (
 
 var selections = [...]event.Selection{event.Inside, event.Entered, event.Left, event.Unknown}
 
+// The upper bits have the number of a set of routes; see [RouteSets].
+const (
+	routeSetShift = 12
+	// MaxRouteSet is the largest number of a set of routes.
+	MaxRouteSet = 1<<(32-routeSetShift) - 1
+)
+
+// RouteSets are numbered sets of routes. An entry by which a sink is given a record that does not name
+// the routes that led to it has the number of these instead.
+type RouteSets interface {
+	// Number returns the number of a set, as in [Target.Routes]; 0: there are none left.
+	Number(routes string) (uint32, error)
+	// Routes returns the set of a number; not ok if it is not known.
+	Routes(number uint32) (routes string, ok bool)
+}
+
+// WithRouteSet returns f with the number of a set of routes.
+func (f Flags) WithRouteSet(number uint32) Flags {
+	return f&(1<<routeSetShift-1) | Flags(number)<<routeSetShift
+}
+
+// RouteSet returns the number of the set of routes that f carries; 0: those of the record.
+func (f Flags) RouteSet() uint32 { return uint32(f >> routeSetShift) }
+
 // WithSelection returns f with the selection s.
 func (f Flags) WithSelection(s event.Selection) Flags {
 	f &^= selectionMask

@@ -248,7 +248,6 @@ type Target struct {
 	watches *Watches
 	sink    string
 	again   bool
-	edited  bool // a route edits what it delivers
 	router  *route.Router
 	routes  []string
 
@@ -268,7 +267,6 @@ func (r *Reader) NewTarget(st *plan.State, watches *Watches, sink string, again 
 			spec.Sinks = []string{sink}
 			specs = append(specs, spec)
 			t.routes = append(t.routes, spec.Name)
-			t.edited = t.edited || len(spec.Drop)+len(spec.Redact) > 0
 		}
 	}
 	var err error
@@ -310,7 +308,15 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 		to.Flags &^= comparing
 		t.Plain++
 	}
-	s.Payload, err = payload(c, to, t.edited || t.reader.edits().EditsRoutes())
+	recorded := slices.ContainsFunc(rec.Targets, func(was record.Target) bool { return was.Sink == to.Sink && was.Routes == to.Routes })
+	set := uint32(0)
+	if sets := t.reader.inflater.RouteSets; sets != nil && !recorded {
+		if set, err = sets.Number(to.Routes); err != nil {
+			return s, false, err
+		}
+		s.Flags = uint32(record.Flags(s.Flags).WithRouteSet(set))
+	}
+	s.Payload, err = payload(c, to, !recorded && set == 0)
 	return s, true, err
 }
 
@@ -333,16 +339,13 @@ func (t *Target) led(rec *record.Record) bool {
 // comparing are the parts of an event that are made from the state before.
 const comparing = record.OldObject | record.Patch | record.Summary
 
-// payload is a change as a record for a target, nil if its own record is. edited: routes
-// may edit what they deliver.
-func payload(c *Change, to record.Target, edited bool) ([]byte, error) {
+// payload is a change as a record for a target, nil if its own record is, whose targets are
+// to be replaced or not.
+func payload(c *Change, to record.Target, replace bool) ([]byte, error) {
 	rec, updated := *c.Record, c.Type == event.Updated && c.Old != nil
 	states := updated && len(c.Record.OldObject.Data) == 0 && to.Flags&(record.OldObject|record.Summary) != 0
 	patch := updated && len(c.Record.Patch) == 0 && !c.Record.PatchOmitted && to.Flags&record.Patch != 0
-	edited = edited && !slices.ContainsFunc(c.Record.Targets, func(was record.Target) bool {
-		return was.Sink == to.Sink && was.Routes == to.Routes
-	})
-	if !states && !patch && !edited {
+	if !states && !patch && !replace {
 		return nil, nil
 	}
 	if (states || patch) && !c.original {

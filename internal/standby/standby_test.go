@@ -354,7 +354,7 @@ func TestStoreWithRecords(t *testing.T) {
 		t.Fatalf("a store with other records: %v", err)
 	}
 	copied := &replica{dir: filepath.Join(t.TempDir(), "copy")}
-	if err := first.store.Backup(copied.dir); err != nil {
+	if err := first.store.Backup(t.Context(), copied.dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.work(first.store, random, 50); err != nil {

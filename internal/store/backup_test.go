@@ -1,9 +1,11 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,13 +63,13 @@ func TestBackup(t *testing.T) {
 	})
 	for _, dir := range []string{"/backup/1", "/backup/2", "/backup/3"} {
 		<-writing
-		if err := s.Backup(dir); err != nil {
+		if err := s.Backup(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
 	}
 	close(stop)
 	writer.Wait()
-	if err := s.Backup("/backup/1"); !errors.Is(err, fs.ErrExist) {
+	if err := s.Backup(t.Context(), "/backup/1"); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second backup to one directory: %v", err)
 	}
 	last := commit(-1)
@@ -134,7 +136,7 @@ func TestBackupCostsNoHistory(t *testing.T) {
 	}
 	rewrite()
 	done := make(chan error, 1)
-	go func() { done <- s.Backup("/backup") }()
+	go func() { done <- s.Backup(t.Context(), "/backup") }()
 	<-fs.begun
 	for s.Health().Bytes < s.limits().pressureBytes() {
 		rewrite()
@@ -182,7 +184,7 @@ func TestCompactionsWaitForABackup(t *testing.T) {
 			t.Fatalf("ingest is not paused: %+v", h)
 		}
 		backup, compaction := make(chan error, 1), make(chan error, 1)
-		go func() { backup <- s.Backup("/backup") }()
+		go func() { backup <- s.Backup(t.Context(), "/backup") }()
 		<-fs.begun
 		synctest.Wait()
 		before := removal.compacted.Load()
@@ -225,7 +227,7 @@ func TestBackupFails(t *testing.T) {
 			}
 			return nil
 		})
-		err := s.Backup("/backup")
+		err := s.Backup(t.Context(), "/backup")
 		f.fail.Store(nil)
 		mu.Lock()
 		reached := left < 0
@@ -250,5 +252,48 @@ func TestBackupFails(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestBackupEnds ends a slow backup: the store is closed, or its client goes, after the first of many
+// tables. Nothing of it is left.
+func TestBackupEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(s *Store, cancel context.CancelFunc) error
+		want error
+	}{
+		{"the store is closed", func(s *Store, _ context.CancelFunc) error { return s.Close() }, ErrClosed},
+		{"the client goes", func(_ *Store, cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := &slowBackup{FS: vfs.NewMem(), begun: make(chan struct{}, 1), resume: make(chan struct{}, 1)}
+				s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				for range 3 {
+					appendN(t, s, 1)
+					if err := flush(s); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				backup, ended := make(chan error, 1), make(chan error, 1)
+				go func() { backup <- s.Backup(ctx, "/backup") }()
+				<-fs.begun
+				go func() { ended <- tc.end(s, cancel) }()
+				synctest.Wait()
+				fs.resume <- struct{}{}
+				if err := <-backup; !errors.Is(err, tc.want) {
+					t.Errorf("the backup ended with %v, want %v", err, tc.want)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if _, err := fs.Stat("/backup"); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("something is left of the backup: %v", err)
+				}
+			})
+		})
 	}
 }

@@ -90,7 +90,8 @@
 //
 // Times in records are the caller's. Retention and replay by time use those that are in
 // order with most others; a record written under a wrong clock counts as old as the
-// next one after it (retention.go).
+// next one after it (retention.go). Records and dead letters expire by a clock that jumped ahead
+// only when it has stayed there for an hour.
 //
 // # Packages
 //

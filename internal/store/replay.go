@@ -29,7 +29,7 @@ type Selector func(it *Item) (s Selected, ok bool, err error)
 // Selected is how a record is replayed.
 type Selected struct {
 	Flags   uint32
-	Payload []byte // is delivered in the place of the record's own; nil: that is
+	Payload []byte // is delivered in place of the record's own, and takes room of its own; nil: that is
 }
 
 // Replay enqueues the records of the log that selected accepts again, for one sink, in the
@@ -129,7 +129,7 @@ func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector, joine
 		if err != nil || len(items) == 0 || items[0].Sequence > to {
 			return 0, 0, err
 		}
-		entries, err := entriesOf(items, to, selected)
+		entries, seen, err := s.entriesOf(items, to, selected)
 		if err == nil && len(entries) > 0 {
 			err = s.enqueueChunk(q, entries, rewrites, joined)
 		}
@@ -139,32 +139,36 @@ func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector, joine
 		if err != nil {
 			return 0, 0, err
 		}
-		return len(entries), items[len(items)-1].Sequence, nil
+		return len(entries), seen, nil
 	}
 }
 
-// entriesOf are the entries for the selected items up to the sequence to. An unreadable
-// record may be among them: the reader of the queue reports it.
-func entriesOf(items []Item, to uint64, selected Selector) (entries []layout.Entry, err error) {
+// entriesOf are the entries for the selected items up to the sequence to, or until the payloads that
+// selected gives are a batch, and the last sequence that it looked at. An unreadable record may be among them: the
+// reader of the queue reports it.
+func (s *Store) entriesOf(items []Item, to uint64, selected Selector) (entries []layout.Entry, last uint64, err error) {
+	bytes, most := 0, s.BatchBytes()
 	for i := range items {
 		it := &items[i]
-		if it.Sequence > to {
+		if it.Sequence > to || bytes >= most {
 			break
 		}
+		last = it.Sequence
 		chosen, ok, err := selected(it)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if !ok {
 			continue
 		}
 		e := layout.Entry{Kind: layout.EntryReplay, Flags: chosen.Flags, Size: it.size, Time: it.Time, Sequence: it.Sequence}
 		if chosen.Payload != nil {
+			bytes += len(chosen.Payload)
 			e.Kind, e.Size, e.Lane, e.Payload = layout.EntryInline, uint32(len(chosen.Payload)), it.Lane, chosen.Payload
 		}
 		entries = append(entries, e)
 	}
-	return entries, nil
+	return entries, last, nil
 }
 
 // errRewritten means that payloads were made of records that have been rewritten since.

@@ -195,7 +195,9 @@ func (q *Queue) Filling() bool {
 //
 // After a cancelled context or a crash, the first part is queued and the next Fill
 // continues behind it. It does not wait while ingest is paused: entries are small beside
-// the records, which exist already. No other method of the queue may be used meanwhile.
+// the records, which exist already, and selected gives payloads of its own only while there
+// is room: it is asked again before those are more than BatchBytes. No other method of the
+// queue may be used meanwhile.
 func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {

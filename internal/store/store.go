@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type Store struct {
 	sinks      *sinkTable
 	partitions *partitionTable
 	gate       *gate
+	ages       *ageClock
 	metrics    *metrics
 
 	limit       engine.LogLimit
@@ -174,6 +176,11 @@ func (s *Store) load() (err error) {
 	if s.log, err = s.loadLog(); err != nil {
 		return err
 	}
+	last := s.opts.Now()
+	if n := len(s.log.marks); n > 0 {
+		last = s.log.marks[n-1].time
+	}
+	s.ages = newAgeClock(last)
 	s.sinks, err = s.loadSinks()
 	return err
 }
@@ -440,13 +447,22 @@ func (s *Store) checkFormat() error {
 
 // Backup copies the store to a new directory: ledger, log, queues and all else as of one
 // commit. [Open] opens the copy, and continues with later sequences. The path is absolute and
-// not inside the store. Close waits for it.
-func (s *Store) Backup(path string) error {
+// not inside the store. The end of the context, and Close, end it after the file that is being copied,
+// and nothing is left in the directory.
+func (s *Store) Backup(ctx context.Context, path string) error {
 	if err := s.use(); err != nil {
 		return err
 	}
 	defer s.life.leave()
-	if err := s.files.Copy(s.db, path); err != nil {
+	end := func() error {
+		select {
+		case <-s.life.ended:
+			return ErrClosed
+		default:
+			return ctx.Err()
+		}
+	}
+	if err := s.files.Copy(s.db, path, end); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
 	return nil

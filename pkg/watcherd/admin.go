@@ -295,7 +295,7 @@ func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress 
 	return n, translate(err)
 }
 
-func (p *parts) Backup(_ context.Context, dir string) (int, error) {
+func (p *parts) Backup(ctx context.Context, dir string) (int, error) {
 	own, err := filepath.Abs(p.st.Store.Path)
 	if err != nil {
 		return 0, err
@@ -303,7 +303,7 @@ func (p *parts) Backup(_ context.Context, dir string) (int, error) {
 	if within, err := filepath.Rel(resolved(own), resolved(dir)); err == nil && filepath.IsLocal(within) {
 		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s is in the folder of the store", dir))
 	}
-	if err := p.d.store.Backup(dir); err != nil {
+	if err := p.d.store.Backup(ctx, dir); err != nil {
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, store.ErrCopying) || errors.Is(err, fs.ErrPermission) {
 			err = admin.Refuse(http.StatusConflict, err)
 		}

@@ -208,15 +208,16 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 var ErrCopying = errors.New("a backup is being made")
 
 // Copy makes a new directory with the store as of one moment, with links to its tables if both
-// are on one filesystem. If it fails, it removes what it made, and the store is not harmed.
-func (d *Dir) Copy(db *pebble.DB, path string) error {
+// are on one filesystem. If it fails, it removes what it made, and the store is not harmed. It ends
+// with the error that end returns, after the file that is being copied.
+func (d *Dir) Copy(db *pebble.DB, path string, end func() error) error {
 	fsys := d.o.FS
 	if _, err := fsys.Stat(path); err == nil {
 		return &fs.PathError{Op: "backup", Path: path, Err: fs.ErrExist}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !d.fence.copying.CompareAndSwap(nil, &path) {
+	if !d.fence.copying.CompareAndSwap(nil, &storeCopy{path, end}) {
 		return ErrCopying
 	}
 	defer d.fence.copying.Store(nil)

@@ -59,9 +59,9 @@ type fence struct {
 	// deletion of what the compactions before it replaced.
 	db atomic.Pointer[pebble.DB]
 
-	// copying is the directory of the copy of the store that is being made, nil if there is
-	// none. Its disk may be full, or gone, without harm to the store.
-	copying atomic.Pointer[string]
+	// copying is the copy of the store that is being made, nil if there is none. Its disk may
+	// be full, or gone, without harm to the store.
+	copying atomic.Pointer[storeCopy]
 
 	mu       sync.Mutex
 	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
@@ -75,6 +75,12 @@ type fence struct {
 	// released is closed when the failed store is being closed.
 	released chan struct{}
 	once     sync.Once
+}
+
+// storeCopy is a copy of the store.
+type storeCopy struct {
+	dir string
+	end func() error // returns the reason to make no more files of it, or nil
 }
 
 // FullDiskPause keeps Pebble from trying flushes in a tight loop while the disk
@@ -92,8 +98,16 @@ func vital(name string) bool {
 
 // isCopy reports whether the named file belongs to a copy of the store.
 func (f *fence) isCopy(name string) bool {
-	dir := f.copying.Load()
-	return dir != nil && (name == *dir || strings.HasPrefix(name, *dir+string(os.PathSeparator)))
+	c := f.copying.Load()
+	return c != nil && (name == c.dir || strings.HasPrefix(name, c.dir+string(os.PathSeparator)))
+}
+
+// endCopy returns the reason to make no more files of the copy.
+func (f *fence) endCopy() error {
+	if c := f.copying.Load(); c != nil {
+		return c.end()
+	}
+	return nil
 }
 
 // check reports a fatal error of the named file, and returns the error that Pebble
@@ -371,6 +385,9 @@ func (f *fence) wrap(name string, c vfs.DiskWriteCategory, file vfs.File, err er
 
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if f.isCopy(name) {
+		if err := f.endCopy(); err != nil {
+			return nil, err
+		}
 		return f.FS.Create(name, c)
 	}
 	f.waitForSpace(name)
@@ -449,6 +466,9 @@ func (f *fence) OpenDir(name string) (vfs.File, error) {
 
 func (f *fence) Link(oldname, newname string) error {
 	if f.isCopy(newname) {
+		if err := f.endCopy(); err != nil {
+			return err
+		}
 		return f.FS.Link(oldname, newname)
 	}
 	if !f.mayTouch() {
