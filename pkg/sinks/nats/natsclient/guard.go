@@ -146,13 +146,14 @@ func (f *frames) take(b []byte, accepts func([]byte) bool) bool {
 // answer looks at the next byte of the answer, whose end must be one for every reader.
 func (f *frames) answer() bool {
 	const most = 16 << 10
-	if n := len(f.head); f.head[n-1] == '\n' {
+	switch n := len(f.head); {
+	case f.head[n-1] == '\n':
 		line := bytes.HasSuffix(f.head, []byte("\r\n"))
 		if f.answered = bytes.HasSuffix(f.head, []byte("\r\n\r\n")); f.answered {
 			f.head = f.head[:0]
 		}
 		return line
-	} else if n > 1 && f.head[n-2] == '\n' && (f.head[n-1] == ' ' || f.head[n-1] == '\t') {
+	case n > 1 && f.head[n-2] == '\n' && (f.head[n-1] == ' ' || f.head[n-1] == '\t'): // it continues the line before
 		return false
 	}
 	return len(f.head) < most
