@@ -10,8 +10,13 @@
 # Mount the folder of the configuration, not the file: a file that is a mount of its
 # own is not seen when it is replaced.
 
+# The images that it is built with and on. For a build that can be repeated name them by digest:
+# --build-arg BASE_IMAGE=gcr.io/distroless/static-debian12@sha256:...
+ARG GO_IMAGE=golang:1.26-bookworm
+ARG BASE_IMAGE=gcr.io/distroless/static-debian12:nonroot
+
 # Cross-compiles, so that the compiler is not emulated for another platform.
-FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
+FROM --platform=$BUILDPLATFORM $GO_IMAGE AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
@@ -25,8 +30,10 @@ RUN --mount=type=cache,target=/go/pkg/mod \
     && mkdir -m 0700 /out/data
 
 # Certificates of the public authorities, time zones, the user nonroot; nothing else.
-FROM gcr.io/distroless/static-debian12:nonroot
-LABEL org.opencontainers.image.title="watcherd" \
+FROM $BASE_IMAGE
+ARG BASE_IMAGE
+LABEL org.opencontainers.image.base.name=$BASE_IMAGE \
+      org.opencontainers.image.title="watcherd" \
       org.opencontainers.image.description="Change data capture for Kubernetes" \
       org.opencontainers.image.source="https://github.com/watcherd/watcherd" \
       org.opencontainers.image.licenses="Apache-2.0"

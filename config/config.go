@@ -178,7 +178,7 @@ type AdminAuth struct {
 	ReadTokenFile string `json:"readTokenFile"`
 	// File with the token of clients that also run commands: replay, snapshot, reload, and those on dead letters and sinks.
 	CommandTokenFile string `json:"commandTokenFile"`
-	// Names of client certificates whose owners read: a common name, or a DNS name, e-mail address or URI of the certificate. Needs tls.clientCAFile.
+	// Names of client certificates whose owners read: a DNS name, e-mail address or URI of the certificate, or its common name as CN=NAME. Needs tls.clientCAFile.
 	ReadNames []string `json:"readNames"`
 	// Names of client certificates whose owners also run commands.
 	CommandNames []string `json:"commandNames"`

@@ -20,8 +20,8 @@ import (
 // configured a client needs one, where names are it needs a certificate with one of
 // them, and where both are it needs both. The zero Access lets every client run commands.
 type Access struct {
-	ReadTokenFile, CommandTokenFile string // hold bearer tokens; "": there is no such token
-	ReadNames, CommandNames         []string
+	ReadTokenFile, CommandTokenFile string   // hold bearer tokens; "": there is no such token
+	ReadNames, CommandNames         []string // see namesOf
 }
 
 func (a *Access) tokens() bool { return a.ReadTokenFile+a.CommandTokenFile != "" }
@@ -62,7 +62,7 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 			}
 			who.commands = in(access.CommandNames)
 			if !who.commands && !in(access.ReadNames) {
-				return who, problemf(http.StatusForbidden, "the certificate has none of the names in admin.auth.readNames and admin.auth.commandNames")
+				return who, problemf(http.StatusForbidden, "the certificate has none of the names in admin.auth.readNames and admin.auth.commandNames; it has %s", strings.Join(names, ", "))
 			}
 		}
 	}
@@ -113,15 +113,28 @@ func (s *Server) noteToken(name string, err error) {
 	}
 }
 
-// namesOf are the names that a certificate states, sorted.
+// namesOf are the names that a certificate states, sorted: its alternative names, and its common name as
+// CN=NAME. An authority may verify one kind of names and sign any text of another, so each has to
+// have its kind's form, in which no other kind's name passes for it.
 func namesOf(c *x509.Certificate) []string {
 	var names []string
 	if c.Subject.CommonName != "" {
-		names = append(names, c.Subject.CommonName)
+		names = append(names, "CN="+c.Subject.CommonName)
 	}
-	names = append(append(names, c.DNSNames...), c.EmailAddresses...)
+	for _, name := range c.DNSNames {
+		if !strings.ContainsAny(name, "=@:") {
+			names = append(names, name)
+		}
+	}
+	for _, address := range c.EmailAddresses {
+		if strings.Contains(address, "@") && !strings.ContainsAny(address, "=:") {
+			names = append(names, address)
+		}
+	}
 	for _, u := range c.URIs {
-		names = append(names, u.String())
+		if u.Scheme != "" {
+			names = append(names, u.String())
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -3,12 +3,16 @@ package admin
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -214,7 +218,28 @@ func TestNamesOfCertificates(t *testing.T) {
 			t.Errorf("%s: status %v of a read and a command, want %v", name, got, want)
 		}
 	}
-	if log.lines("command accepted", `client="certificate ops"`) == nil || log.lines("command refused", `client="certificate prometheus"`) == nil {
+	if log.lines("command accepted", `client="certificate CN=ops, ops"`) == nil || log.lines("command refused", `client="certificate CN=prometheus, prometheus"`) == nil {
 		t.Errorf("the log has no names: %q", log.lines("command"))
+	}
+}
+
+// TestKindsOfNames: a name of one kind in a certificate does not pass for the same text as a name of another kind, which the
+// authority may not have verified.
+func TestKindsOfNames(t *testing.T) {
+	spiffe := &url.URL{Scheme: "spiffe", Host: "prod", Path: "/ops"}
+	for _, c := range []struct {
+		certificate x509.Certificate
+		names       []string
+	}{
+		{x509.Certificate{Subject: pkix.Name{CommonName: "ops.example.com"}}, []string{"CN=ops.example.com"}},
+		{x509.Certificate{Subject: pkix.Name{CommonName: "ops@example.com"}, DNSNames: []string{"a"}}, []string{"CN=ops@example.com", "a"}},
+		{x509.Certificate{Subject: pkix.Name{CommonName: "spiffe://prod/ops"}, URIs: []*url.URL{spiffe}}, []string{"CN=spiffe://prod/ops", "spiffe://prod/ops"}},
+		{x509.Certificate{DNSNames: []string{"CN=ops", "ops@example.com", "spiffe://prod/ops", "ops.example.com"}}, []string{"ops.example.com"}},
+		{x509.Certificate{EmailAddresses: []string{"CN=ops", "ops.example.com", "spiffe://ops@prod", "ops@example.com"}}, []string{"ops@example.com"}},
+		{x509.Certificate{URIs: []*url.URL{{Path: "ops.example.com"}, {Path: "CN=ops"}, {Path: "ops@example.com"}}}, nil},
+	} {
+		if names := namesOf(&c.certificate); !slices.Equal(names, c.names) {
+			t.Errorf("names %q, want %q", names, c.names)
+		}
 	}
 }

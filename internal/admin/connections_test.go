@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/watcherd/watcherd/internal/status"
 )
 
 // TestHeldConnections holds more connections open than the listener has room for: silent
@@ -200,24 +202,85 @@ func TestSlowReadersOfThePage(t *testing.T) {
 // TestUnreadPages: a client without a token asks for the page many times on one connection of HTTP/2 and reads nothing. Only
 // a few of its answers are kept in memory.
 func TestUnreadPages(t *testing.T) {
-	dir := t.TempDir()
+	f := newFixture(t)
+	read, _ := f.askUnread("/ui/app.js", "")
+	got := map[string]int{}
+	for range maxRequests {
+		for answered := false; !answered; {
+			if headers, ok := read().(*http2.MetaHeadersFrame); ok {
+				answered = true
+				got[headers.PseudoValue("status")]++
+			}
+		}
+	}
+	if got["200"] != maxPages || got["503"] != maxRequests-maxPages {
+		t.Errorf("answers by status: %v", got)
+	}
+}
+
+// TestUnreadAnswers: a client asks for large metrics, or a large status, many times on one connection of HTTP/2 and reads nothing. Of
+// its answers only the newest stay in memory, and others are answered.
+func TestUnreadAnswers(t *testing.T) {
+	large := strings.Repeat("x", maxUnread/8)
+	registry := prometheus.NewRegistry()
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "large", Help: large})
+	registry.MustRegister(gauge)
+	for _, path := range []string{"/metrics", "/api/v1/status"} {
+		t.Run(path, func(t *testing.T) {
+			f := newFixture(t)
+			f.cfg.Gatherer = registry
+			f.state.Store(&status.Status{Pipeline: status.Pipeline{Routes: []status.Route{{Name: large}}}})
+			read, client := f.askUnread(path, "reader")
+			for answered := map[uint32]bool{}; len(answered) < maxRequests; {
+				switch frame := read().(type) {
+				case *http2.MetaHeadersFrame, *http2.RSTStreamFrame:
+					answered[frame.Header().StreamID] = true
+				}
+			}
+			f.srv.unread.mu.Lock()
+			size := f.srv.unread.size
+			f.srv.unread.mu.Unlock()
+			if size == 0 || size > maxUnread {
+				t.Errorf("%d bytes of answers are in memory", size)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer reader")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || len(body) < len(large) {
+				t.Errorf("%s, %d bytes, %v", resp.Status, len(body), err)
+			}
+		})
+	}
+}
+
+// askUnread serves by TLS with a token for reading, asks for a path as often as a connection of HTTP/2 permits, and
+// lets none of the bodies be sent. read returns the next frame of the answers; other is another client.
+func (f *fixture) askUnread(path, token string) (read func() http2.Frame, other *http.Client) {
+	f.t.Helper()
+	dir := f.t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	ours := newAuthority(t)
+	ours := newAuthority(f.t)
 	ours.write(in("server.crt"), in("server.key"), "one")
 	if err := os.WriteFile(in("token"), []byte("reader"), 0o600); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	f := newFixture(t)
 	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.Access.ReadTokenFile = in("server.crt"), in("server.key"), in("token")
 	f.serve()
 	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ours.Pool(), NextProtos: []string{"h2"}}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", f.srv.Addresses()[0].String())
+	conn, err := dialer.DialContext(f.t.Context(), "tcp", f.srv.Addresses()[0].String())
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	defer conn.Close()
+	f.t.Cleanup(func() { _ = conn.Close() })
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	_, err = io.WriteString(conn, http2.ClientPreface)
 	framer := http2.NewFramer(conn, conn)
@@ -227,28 +290,23 @@ func TestUnreadPages(t *testing.T) {
 	encoder := hpack.NewEncoder(&block)
 	for i := range uint32(maxRequests) {
 		block.Reset()
-		for _, h := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":path", Value: "/ui/app.js"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "a"}} {
+		for _, h := range []hpack.HeaderField{
+			{Name: ":method", Value: "GET"}, {Name: ":path", Value: path}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "a"},
+			{Name: "authorization", Value: "Bearer " + token},
+		} {
 			err = errors.Join(err, encoder.WriteField(h))
 		}
 		err = errors.Join(err, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
 	}
 	if err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	got := map[string]int{}
-	for range maxRequests {
-		for answered := false; !answered; {
-			frame, err := framer.ReadFrame()
-			if err != nil {
-				t.Fatalf("%v after the answers %v", err, got)
-			}
-			if headers, ok := frame.(*http2.MetaHeadersFrame); ok {
-				answered = true
-				got[headers.PseudoValue("status")]++
-			}
+	return func() http2.Frame {
+		f.t.Helper()
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			f.t.Fatal(err)
 		}
-	}
-	if got["200"] != maxPages || got["503"] != maxRequests-maxPages {
-		t.Errorf("answers by status: %v", got)
-	}
+		return frame
+	}, ours.client("", "")
 }

@@ -89,5 +89,9 @@ func covers(given, check string) bool {
 func ignoreGone(error) error { return nil }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) error {
-	return answer(w, s.cfg.Status())
+	p := page{ResponseWriter: w}
+	if err := answer(&p, s.cfg.Status()); err != nil {
+		return err
+	}
+	return ignoreGone(s.unread.write(w, p.body))
 }

@@ -224,7 +224,7 @@ func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource even
 		return answer(w, state)
 	}
 	query := r.URL.Query()
-	selector, limit, err := selection(query)
+	byLabel, limit, err := selection(query)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource even
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
 		var o metav1.PartialObjectMetadata
-		return !selector.Empty() && state.Object != nil && (json.Unmarshal(state.Object, &o) != nil || !selector.Matches(labels.Set(o.Labels)))
+		return !byLabel.Empty() && state.Object != nil && (json.Unmarshal(state.Object, &o) != nil || !byLabel.Matches(labels.Set(o.Labels)))
 	})
 	return answer(w, list)
 }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -120,8 +122,7 @@ func (s *Server) exposition() handler {
 			h.ServeHTTP(&p, r)
 		}()
 		w.WriteHeader(p.code)
-		_, err := w.Write(p.body)
-		return ignoreGone(err)
+		return ignoreGone(s.unread.write(w, p.body))
 	}
 }
 
@@ -137,6 +138,55 @@ func (p *page) WriteHeader(code int) { p.code = code }
 func (p *page) Write(b []byte) (int, error) {
 	p.body = append(p.body, b...)
 	return len(b), nil
+}
+
+// maxUnread is how many bytes of answers that do not wait for a place are in memory.
+const maxUnread = 32 << 20
+
+// unread are the answers in memory that clients have not read yet, of requests that must not wait for other clients:
+// metrics and the status. Where they are too large the oldest ends; the newest stays.
+type unread struct {
+	mu      sync.Mutex
+	answers []*unreadAnswer // guarded by mu; the oldest first
+	size    int             // guarded by mu; of all of them
+}
+
+type unreadAnswer struct {
+	to   *http.ResponseController
+	size int
+}
+
+// write returns when the client has read the body, or the answer has ended before.
+func (u *unread) write(w http.ResponseWriter, body []byte) error {
+	a := &unreadAnswer{http.NewResponseController(w), len(body)}
+	u.add(a)
+	defer u.remove(a)
+	_, err := w.Write(body)
+	return err
+}
+
+func (u *unread) add(a *unreadAnswer) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.answers = append(u.answers, a)
+	u.size += a.size
+	for u.size > maxUnread && len(u.answers) > 1 {
+		_ = u.answers[0].to.SetWriteDeadline(time.Unix(1, 0)) // its write fails; see limited
+		u.removeLocked(0)
+	}
+}
+
+func (u *unread) remove(a *unreadAnswer) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if i := slices.Index(u.answers, a); i >= 0 {
+		u.removeLocked(i)
+	}
+}
+
+func (u *unread) removeLocked(i int) {
+	u.size -= u.answers[i].size
+	u.answers = slices.Delete(u.answers, i, i+1)
 }
 
 // promLogger takes the errors of collectors.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -95,20 +96,20 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 }
 
 // selection is what a list of objects is asked for: those with these labels, and how many.
-func selection(query url.Values) (selector labels.Selector, limit int, err error) {
-	if selector, err = labels.Parse(query.Get("labelSelector")); err != nil {
-		return nil, 0, problemf(http.StatusBadRequest, "labelSelector: %v", err)
+func selection(query url.Values) (byLabel labels.Selector, limit int, err error) {
+	if byLabel, _, err = selector.OfRequest(query.Get("labelSelector"), ""); err != nil {
+		return nil, 0, problemf(http.StatusBadRequest, "%v", err)
 	}
 	limit, err = number(query, "limit", defaultPage, maxPage)
-	return selector, limit, err
+	return byLabel, limit, err
 }
 
 func list(ctx context.Context, w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
-	selector, limit, err := selection(query)
+	byLabel, limit, err := selection(query)
 	if err != nil {
 		return err
 	}
-	all := view.List(namespace, selector)
+	all := view.List(namespace, byLabel)
 	if name := query.Get("name"); name != "" {
 		all = slices.DeleteFunc(all, func(o *compact.Object) bool { return o.GetName() != name })
 	}

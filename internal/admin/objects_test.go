@@ -78,6 +78,8 @@ func TestPagesOfObjects(t *testing.T) {
 		{"/api/v1/objects/pods?limit=x", 400, "limit"},
 		{"/api/v1/objects/pods?continue=!", 400, "continue"},
 		{"/api/v1/objects/pods?labelSelector=a+in", 400, "labelSelector"},
+		{"/api/v1/objects/pods?labelSelector=" + strings.Repeat("!a,", 5000) + "!a", 400, "100 terms"},
+		{"/api/v1/objects/pods?at=-1s&labelSelector=" + strings.Repeat("!a,", 5000) + "!a", 400, "100 terms"},
 		{"/api/v1/objects/pods?metadata=perhaps", 400, "metadata"},
 	} {
 		code, body := f.get(tc.path)

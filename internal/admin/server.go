@@ -42,6 +42,7 @@ type Server struct {
 	asks      chan struct{} // and for each answer of the history
 	lists     chan struct{} // and for each answer of the API of a time
 	patterns  []string      // that are handled
+	unread    unread
 
 	mu         sync.Mutex
 	unreadable map[string]string // guarded by mu; token → why its file is not readable, as logged

@@ -16,10 +16,10 @@ import (
 type authority struct {
 	*testca.Authority
 
-	t *testing.T
+	t testing.TB
 }
 
-func newAuthority(t *testing.T) *authority { return &authority{testca.New(t, "authority"), t} }
+func newAuthority(t testing.TB) *authority { return &authority{testca.New(t, "authority"), t} }
 
 // write makes a certificate and writes it with its key.
 func (a *authority) write(certFile, keyFile, name string) {

@@ -19,6 +19,7 @@ import (
 	operators "k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -86,12 +87,9 @@ func selectable(gr schema.GroupResource, name string) bool {
 // selected reads the selectors of a request, and takes its time from the page before.
 func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 	q := r.URL.Query()
-	if sel.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
-		return sel, apierrors.NewBadRequest("labelSelector: " + err.Error())
-	}
-	all, err := fields.ParseSelector(q.Get("fieldSelector"))
-	if err != nil {
-		return sel, apierrors.NewBadRequest("fieldSelector: " + err.Error())
+	var all fields.Selector
+	if sel.labels, all, err = selector.OfRequest(q.Get("labelSelector"), q.Get("fieldSelector")); err != nil {
+		return sel, apierrors.NewBadRequest(err.Error())
 	}
 	var names []fields.Selector
 	for _, rule := range all.Requirements() {

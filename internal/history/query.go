@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -477,6 +478,10 @@ func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
 // asked for their owners. It is not the whole if that takes too long for all of them.
 func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) (list []*net, whole bool, err error) {
 	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
+	keys, err := r.ledger.RedactKeys()
+	if err != nil {
+		return nil, false, err
+	}
 	came, began := map[Object]bool{}, time.Now()
 	whole = true
 	for i, n := range all {
@@ -506,6 +511,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owner
 				return nil, false, err
 			}
 		}
+		alike(keys, &n.was, &n.is, from, to)
 		n.describe()
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
@@ -581,6 +587,22 @@ type Difference struct {
 	Diff string `json:"diff"` // unified, of YAML; empty: they are equal
 }
 
+// hashed is a redacted value.
+var hashed = regexp.MustCompile("redacted:hmac-sha256:[0-9a-f]{16}")
+
+// alike gives the redacted values of two states one text if the key of their hashes may have changed between them.
+func alike(keys ledger.RedactKeys, was, is *State, from, to time.Time) {
+	if !was.Time.IsZero() && was.Time.Before(from) {
+		from = was.Time // a record of before the key may hold the state
+	}
+	if !keys.Changed(from, to) {
+		return
+	}
+	for _, s := range [...]*State{was, is} {
+		s.Object = hashed.ReplaceAll(s.Object, []byte("redacted"))
+	}
+}
+
 // Diff compares the states of an object at two times. The states are left out of From and To.
 func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Difference, error) {
 	var d Difference
@@ -598,6 +620,11 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	label := func(s *State, t time.Time) string {
 		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format(time.RFC3339Nano), s.As)
 	}
+	keys, err := r.ledger.RedactKeys()
+	if err != nil {
+		return d, err
+	}
+	alike(keys, &d.From, &d.To, from, to)
 	d.Diff, err = unified(d.From.Object, d.To.Object, label(&d.From, from), label(&d.To, to))
 	d.From.Object, d.To.Object = json.RawMessage(nil), nil
 	return d, err

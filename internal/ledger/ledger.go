@@ -268,6 +268,63 @@ func LoadRedactKey(st *store.Store, configured []byte) ([]byte, error) {
 	return key, PutMeta(st, RedactKeyMeta, key)
 }
 
+// redactKeysMeta is where the store keeps RedactKeys.
+const redactKeysMeta = "redact-keys"
+
+// RedactKeys are the keys with which hashes were made, the oldest first. Hashes of two keys cannot be compared.
+type RedactKeys []redactKey
+
+type redactKey struct {
+	ID    string    `json:"id"`
+	Since time.Time `json:"since,omitzero"` // zero: from the beginning
+}
+
+// NoteRedactKey notes which key hashes are made with from a time on.
+func NoteRedactKey(st *store.Store, id string, since time.Time) error {
+	const most = 100
+	var keys RedactKeys
+	if err := readRedactKeys(st, &keys); err != nil {
+		return err
+	}
+	if n := len(keys); n == 0 {
+		since = time.Time{}
+	} else if keys[n-1].ID == id {
+		return nil
+	}
+	keys = append(keys, redactKey{ID: id, Since: since})
+	value, err := json.Marshal(keys[max(0, len(keys)-most):])
+	if err != nil {
+		return err
+	}
+	return PutMeta(st, redactKeysMeta, value)
+}
+
+func readRedactKeys(st Store, into *RedactKeys) error {
+	value, ok, err := st.Meta(redactKeysMeta)
+	if err == nil && ok {
+		err = json.Unmarshal(value, into)
+	}
+	if err != nil {
+		return fmt.Errorf("load the ids of redaction keys: %w", err)
+	}
+	return nil
+}
+
+// RedactKeys are those that were noted.
+func (l *Ledger) RedactKeys() (keys RedactKeys, err error) {
+	return keys, readRedactKeys(l.store, &keys)
+}
+
+// Changed reports whether the key changed after a time and not after another one.
+func (k RedactKeys) Changed(after, until time.Time) bool {
+	for _, key := range k {
+		if key.Since.After(after) && !key.Since.After(until) {
+			return true
+		}
+	}
+	return false
+}
+
 // ScrubMeta is where the store keeps how far the rewriting of its contents has come.
 const ScrubMeta = "scrub"
 

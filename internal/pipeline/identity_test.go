@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
+	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -28,6 +29,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 const widgetPath = "/apis/example.com/v1/widgets"
@@ -288,6 +290,10 @@ func TestAnotherRedactionKey(t *testing.T) {
 	l := runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(w))
 	l.checkpointed("pods#", formOf(t, &w, pods))
+	l.becomes(history{"a": {"sync 101"}, "b": {"sync 102"}})
+	began := time.Now()
+	api.Put(podPath, "ns", "a", spec("2", "secret"))
+	l.becomes(history{"a": {"sync 101", "updated 103"}, "b": {"sync 102"}})
 	before := l.states("pods")
 	if before["a"] == before["b"] || strings.Contains(before["a"], "secret") {
 		t.Errorf("recorded: %v", before)
@@ -308,12 +314,22 @@ func TestAnotherRedactionKey(t *testing.T) {
 			t.Errorf("%s is recorded as %s, and was as %s", name, raw, before[name])
 		}
 	}
-	l.becomes(history{"a": {"sync 101"}, "b": {"sync 102"}})
-	api.Put(podPath, "ns", "a", spec("2", "secret"))
 	l.becomes(history{"a": {"sync 101", "updated 103"}, "b": {"sync 102"}})
+	api.Put(podPath, "ns", "a", spec("3", "secret"))
+	l.becomes(history{"a": {"sync 101", "updated 103", "updated 104"}, "b": {"sync 102"}})
 	hash := regexp.MustCompile(`redacted:[^"]*`)
 	if now := l.states("pods")["a"]; hash.FindString(now) != hash.FindString(after["a"]) {
 		t.Errorf("an equal value is recorded as %s, and was as %s", now, after["a"])
+	}
+	// A comparison with what was recorded before does not call the value changed.
+	reader := l.m.Reader().History()
+	d, err := reader.Diff(t.Context(), past.Object{Resource: event.Resource{Resource: "pods"}, Namespace: "ns", Name: "a"}, began, time.Now())
+	if err != nil || !strings.Contains(d.Diff, `-  a: "1"`) || strings.Contains(d.Diff, "-  b") {
+		t.Errorf("difference: %v\n%s", err, d.Diff)
+	}
+	changes, err := reader.Changes(t.Context(), past.Filter{From: began}, false)
+	if err != nil || len(changes.Items) != 1 || changes.Items[0].Summary != "a 1 -> 3" {
+		t.Errorf("changes: %v, %+v", err, changes.Items)
 	}
 }
 

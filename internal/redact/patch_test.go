@@ -1,6 +1,9 @@
 package redact
 
 import (
+	"bytes"
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,4 +114,45 @@ func TestFingerprintsTellEditsApart(t *testing.T) {
 			t.Errorf("%s: tighter: %t", tc.name, tighter)
 		}
 	}
+}
+
+// FuzzEditPatch edits patches of a damaged or foreign record: what is shown holds no value of a redacted path, and is edited
+// once.
+func FuzzEditPatch(f *testing.F) {
+	e, err := Edits{Drop: []string{"status"}, Redact: []string{"data[*]", "**.secret"}}.Editor(schema.GroupResource{Resource: "pods"}, testKey())
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		`[{"op":"replace","path":"/data/a","value":"VALUE"},{"op":"remove","path":"/status/b"}]`, `[{"op":"add","path":"","value":{"data":{"a":"VALUE"},"status":1}}]`,
+		`[{"op":"add","path":"/spec/a~1b/secret","value":{"c":"VALUE"}}]`, `[{"op":"add","path":"/spec/0","value":{"secret":["VALUE"]}}]`, `[{"op":"add","path":"/data/a/b","value":"VALUE"}]`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, patch []byte) {
+		once, ok := editor{Editor: e}.editPatch(patch)
+		if !ok {
+			return
+		}
+		var ops []struct {
+			Op, Path string
+			Value    any
+		}
+		if err := json.Unmarshal(once, &ops); err != nil {
+			t.Fatalf("%q becomes %q: %v", patch, once, err)
+		}
+		for _, op := range ops {
+			tokens := pointerTokens(op.Path)
+			hidden := len(tokens) > 1 && tokens[0] == "data" || slices.Contains(tokens, "secret")
+			if text, isText := op.Value.(string); hidden && op.Op != "remove" && op.Value != nil && !(isText && strings.HasPrefix(text, "redacted:")) {
+				t.Errorf("%q becomes %q, which shows %v", patch, once, op.Value)
+			}
+			if len(tokens) > 0 && tokens[0] == "status" {
+				t.Errorf("%q becomes %q, which shows the status", patch, once)
+			}
+		}
+		if twice, ok := (editor{Editor: e}).editPatch(once); !ok || !bytes.Equal(once, twice) {
+			t.Errorf("%q becomes %q, and that %q", patch, once, twice)
+		}
+	})
 }

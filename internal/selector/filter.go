@@ -282,6 +282,26 @@ func ParseLabels(selector string) (labels.Selector, error) {
 	return s, nil
 }
 
+// maxTerms is how many terms a selector of a request has. Each object is compared with them, 5,000 of which take a
+// millisecond.
+const maxTerms = 100
+
+// OfRequest parses the selectors of a request that lists objects.
+func OfRequest(labelSelector, fieldSelector string) (labels.Selector, fields.Selector, error) {
+	byLabel, err := labels.Parse(labelSelector)
+	if err != nil {
+		return nil, nil, fmt.Errorf("labelSelector: %w", err)
+	}
+	byField, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		return nil, nil, fmt.Errorf("fieldSelector: %w", err)
+	}
+	if terms, _ := byLabel.Requirements(); len(terms)+len(byField.Requirements()) > maxTerms {
+		return nil, nil, fmt.Errorf("a request is answered with at most %d terms in labelSelector and fieldSelector; ask in parts", maxTerms)
+	}
+	return byLabel, byField, nil
+}
+
 // ParseFields parses a field selector. The error shows the syntax.
 func ParseFields(selector string) (fields.Selector, error) {
 	s, err := fields.ParseSelector(selector)

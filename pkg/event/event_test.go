@@ -409,3 +409,27 @@ func TestPartitionKey(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParse reads what is not an event, or one that was altered: what is read is the same event when it is written.
+func FuzzParse(f *testing.F) {
+	for _, e := range []*event.Event{
+		{Type: event.Updated, Sequence: 3, Cluster: "a b", Resource: pods, Namespace: "prod", Name: "web", Object: []byte(`{"a":1}`), Patch: []byte(`[]`)},
+		{Type: event.Gap, Sequence: 4, Feed: "f", Resource: pods, Gap: &event.GapData{}},
+	} {
+		f.Add(event.AppendCloudEvent(nil, e))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := event.Parse(data)
+		if err != nil {
+			return
+		}
+		once := event.AppendCloudEvent(nil, e)
+		again, err := event.Parse(once)
+		if err != nil {
+			t.Fatalf("%q is read, and written as %q: %v", data, once, err)
+		}
+		if twice := event.AppendCloudEvent(nil, again); !bytes.Equal(once, twice) {
+			t.Errorf("%q is written as %q, and that as %q", data, once, twice)
+		}
+	})
+}

@@ -2,12 +2,12 @@
 package natsclient
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -27,12 +27,25 @@ func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn,
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
 	}
-	line.dialer = net.Dialer{Timeout: c.Timeout}
+	servers := c.URLs
+	if c.URL != "" {
+		servers = []string{c.URL}
+	}
+	files := c.TLS.In(c.Dir)
+	if _, err := files.Load(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
+	}
+	line.dialer, line.files = net.Dialer{Timeout: c.Timeout}, files
+	servers, err = line.serve(servers)
+	if err != nil {
+		return nil, err
+	}
 	options := []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(c.Timeout),
 		nats.FlusherTimeout(c.Timeout),
 		nats.SetCustomDialer(line),
+		nats.SkipHostLookup(), // the line has to know the names
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(500 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
@@ -43,19 +56,10 @@ func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn,
 	if auth != nil {
 		options = append(options, auth)
 	}
-	if files := c.TLS.In(c.Dir); !files.IsZero() {
-		if _, err := files.Load(); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrFiles, err)
-		}
-		options = append(options, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: files.ServerName}))
-		var pair nats.TLSCertHandler
-		if files.CertFile != "" {
-			pair = files.Certificate
-		}
-		// Asked again at each connection.
-		options = append(options, nats.ClientTLSConfig(pair, files.Roots))
+	if !files.IsZero() && !line.webSocket {
+		options = append(options, nats.Secure())
 	}
-	return nats.Connect(cmp.Or(c.URL, strings.Join(c.URLs, ",")), append(options, more...)...)
+	return nats.Connect(strings.Join(servers, ","), append(options, more...)...)
 }
 
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
@@ -106,13 +110,46 @@ func rereader(c *natsconfig.Config, what string, secret sinks.Secret) (func() st
 }
 
 // Line is the network connection beneath the client's, which holds its lock while it
-// writes: when the server stops reading, cutting the line is the only way out. Its methods may
+// writes: when the server stops reading, cutting the line is the only way out. TLS is the line's, so that
+// what the server sends is checked before the client reads it. Its methods may
 // be called from any goroutine.
 type Line struct {
-	dialer net.Dialer
+	dialer    net.Dialer
+	files     sinks.TLS       // read at each handshake
+	webSocket bool            // the servers are asked by it
+	secure    bool            // by WebSocket over TLS
+	known     map[string]bool // hosts that the configuration names
 
 	mu   sync.Mutex // guards what follows
 	conn net.Conn
+	last *guarded // conn, as the client has it
+	name string   // of the last host that the configuration names
+}
+
+var _ nats.CustomDialer = (*Line)(nil)
+
+// serve takes in the URLs of the servers, and returns those for the client: WebSocket is without TLS for it.
+func (l *Line) serve(urls []string) ([]string, error) {
+	l.known, l.webSocket, l.secure = map[string]bool{}, false, false
+	var out []string
+	for _, text := range urls {
+		u, err := url.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		l.known[u.Hostname()] = true
+		switch u.Scheme {
+		case "wss":
+			if u.Scheme = "ws"; u.Port() == "" {
+				u.Host = net.JoinHostPort(u.Hostname(), "443")
+			}
+			l.webSocket, l.secure = true, true
+		case "ws":
+			l.webSocket, l.secure = true, l.secure || !l.files.IsZero()
+		}
+		out = append(out, u.String())
+	}
+	return out, nil
 }
 
 // Dial is the client's.
@@ -121,10 +158,60 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	g := &guarded{Conn: conn, handshake: l.handshake(address)}
+	if l.webSocket {
+		g.frames = &frames{}
+	}
+	l.mu.Lock()
+	if l.conn != nil {
+		_ = l.conn.Close() // the client has lost it, and does not close all that it loses
+	}
+	l.conn, l.last = conn, g
+	l.mu.Unlock()
+	if l.secure {
+		if err := g.begin(); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return g, nil
+}
+
+// SkipTLSHandshake is the client's, which asks where it would begin TLS. The line does so before the client writes
+// the next time.
+func (l *Line) SkipTLSHandshake() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn = conn
-	return &guarded{Conn: conn}, nil
+	l.last.upgrade = true
+	return true
+}
+
+// handshake returns the function that begins TLS with a server. A server that others have named by its address is verified
+// as the one that the configuration names.
+func (l *Line) handshake(address string) func(net.Conn) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	l.mu.Lock()
+	if l.known[host] || l.name == "" || net.ParseIP(host) == nil {
+		l.name = host
+	} else {
+		host = l.name
+	}
+	l.mu.Unlock()
+	return func(conn net.Conn) (net.Conn, error) {
+		config, err := l.files.Load()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrFiles, err)
+		}
+		if config.ServerName == "" {
+			config.ServerName = host
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), l.dialer.Timeout)
+		defer cancel()
+		secured := tls.Client(conn, config)
+		return secured, secured.HandshakeContext(ctx)
+	}
 }
 
 // CutWhen cuts the line when ctx ends before stop is called.
