@@ -90,6 +90,7 @@ type Manager struct {
 
 	clusterUID atomic.Pointer[string] // of the namespace kube-system; nil: not known
 
+	client      *dynamic.DynamicClient
 	definitions dynamic.ResourceInterface // of custom resources
 
 	edits          atomic.Pointer[redact.Table] // of the state that is adopted
@@ -101,6 +102,8 @@ type Manager struct {
 	calls   chan call
 	goneDue chan struct{} // gets a value when a look for deleted definitions is due
 	fatal   chan error    // an error that ends Run; holds one
+
+	absentDue chan struct{} // gets a value when a look for the watched namespaces is due
 
 	// Owned by the goroutine that applies states.
 	namespaces   namespaces
@@ -121,6 +124,7 @@ type Manager struct {
 	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
 	missing   map[string]query.Missing   // watch and pattern → why there is no informer
 	ambiguous map[string]ambiguity       // by watch and pattern
+	absent    map[string][]string        // namespaces that do not exist, and the watches that name them
 }
 
 // informer is the owner's half of a running feed: others only load sub.
@@ -141,6 +145,7 @@ func New(cfg Config) (*Manager, error) {
 		calls:     make(chan call),
 		goneDue:   make(chan struct{}, 1),
 		fatal:     make(chan error, 1),
+		absentDue: make(chan struct{}, 1),
 		informers: map[commit.Key]*informer{},
 		sinks:     map[string]*sinkWorker{},
 		leaving:   map[string]<-chan struct{}{},
@@ -168,11 +173,10 @@ func New(cfg Config) (*Manager, error) {
 	} else if ok {
 		m.setClusterUID(string(uid))
 	}
-	client, err := dynamic.NewForConfig(cfg.REST)
-	if err != nil {
+	if m.client, err = dynamic.NewForConfig(cfg.REST); err != nil {
 		return nil, err
 	}
-	m.definitions = client.Resource(definitions)
+	m.definitions = m.client.Resource(definitions)
 	m.ledger = ledger.New(cfg.Store, m.dicts)
 	m.committer, err = commit.New(commit.Config{
 		Cluster: cfg.Cluster, Store: cfg.Store, Ledger: m.ledger, Dictionaries: m.dicts,
@@ -219,7 +223,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The consistency check and a scrub end, and informers stop and are joined, so nothing new arrives.
+//  1. The consistency check, the look for namespaces and a scrub end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits their last changes and how far they had come, so that
 //     it need not be read again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or requeue what is in flight. They come last
@@ -233,6 +237,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	go func() { committed <- m.committer.Run(ctx, ended) }()
 	var audit sync.WaitGroup
 	audit.Go(func() { m.auditLoop(ctx) })
+	audit.Go(func() { m.followAbsent(ctx) })
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {
@@ -336,9 +341,11 @@ func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
 	return m.call(ctx, func(ctx context.Context) error {
 		err := m.apply(ctx, s)
 		if err == nil {
-			select {
-			case m.goneDue <- struct{}{}:
-			default: // it is due already
+			for _, due := range []chan struct{}{m.goneDue, m.absentDue} {
+				select {
+				case due <- struct{}{}:
+				default: // it is due already
+				}
 			}
 		}
 		return err
@@ -423,6 +430,11 @@ func (m *Manager) Running() query.Running {
 	}
 	for _, a := range m.ambiguous {
 		r.Warnings[a.watch] = append(r.Warnings[a.watch], a.String())
+	}
+	for _, ns := range slices.Sorted(maps.Keys(m.absent)) {
+		for _, watch := range m.absent[ns] {
+			r.Warnings[watch] = append(r.Warnings[watch], fmt.Sprintf("namespace %s does not exist: nothing is read from it until it does", ns))
+		}
 	}
 	for name, w := range m.sinks {
 		r.Workers[name] = w.worker
