@@ -121,6 +121,7 @@ type Manager struct {
 	informers map[commit.Key]*informer
 	starting  []*commit.Feed // whose informers are started one by one
 	sinks     map[string]*sinkWorker
+	draining  map[string]*sinkWorker     // by sink: stopped, and not ended yet
 	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
 	missing   map[string]query.Missing   // watch and pattern → why there is no informer
 	ambiguous map[string]ambiguity       // by watch and pattern
@@ -148,6 +149,7 @@ func New(cfg Config) (*Manager, error) {
 		absentDue: make(chan struct{}, 1),
 		informers: map[commit.Key]*informer{},
 		sinks:     map[string]*sinkWorker{},
+		draining:  map[string]*sinkWorker{},
 		leaving:   map[string]<-chan struct{}{},
 		missing:   map[string]query.Missing{},
 		farewells: map[string]*commit.Farewell{},
@@ -436,8 +438,10 @@ func (m *Manager) Running() query.Running {
 			r.Warnings[watch] = append(r.Warnings[watch], fmt.Sprintf("namespace %s does not exist: nothing is read from it until it does", ns))
 		}
 	}
-	for name, w := range m.sinks {
-		r.Workers[name] = w.worker
+	for _, workers := range []map[string]*sinkWorker{m.draining, m.sinks} {
+		for name, w := range workers {
+			r.Workers[name] = w.worker
+		}
 	}
 	return r
 }
