@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func (m *Manager) followAbsent(ctx context.Context) {
 			if err != nil {
 				return
 			}
-			if m.noteAbsent(absent); len(absent) > 0 {
+			if m.noteAbsent(st, absent); len(absent) > 0 {
 				retry = absentRetry
 			}
 		}
@@ -68,7 +69,7 @@ func (m *Manager) followAbsent(ctx context.Context) {
 	}
 }
 
-func (m *Manager) noteAbsent(absent map[string][]string) {
+func (m *Manager) noteAbsent(st *plan.State, absent map[string][]string) {
 	m.mu.Lock()
 	before := m.absent
 	m.absent = absent
@@ -79,8 +80,9 @@ func (m *Manager) noteAbsent(absent map[string][]string) {
 		}
 	}
 	for ns := range before {
-		if absent[ns] == nil {
-			m.log.Info("a namespace exists, or is not watched any more", "namespace", ns)
+		watched := slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return slices.Contains(w.Namespaces, ns) })
+		if watched && absent[ns] == nil {
+			m.log.Info("the namespace exists", "namespace", ns)
 		}
 	}
 }

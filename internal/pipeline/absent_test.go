@@ -69,7 +69,7 @@ func TestNamespaceDoesNotExist(t *testing.T) {
 		api.Intercept(nil)
 		api.Put(namespacePath, "", "team-b", nil)
 		until("no warning", func() bool { return len(warnings()) == 0 })
-		if missing, exists := log.Like("a namespace does not exist"), log.Like("a namespace exists"); len(missing) != 1 || len(exists) != 1 ||
+		if missing, exists := log.Like("a namespace does not exist"), log.Like("the namespace exists"); len(missing) != 1 || len(exists) != 1 ||
 			!strings.Contains(missing[0], "level=WARN") || !strings.Contains(missing[0], "namespace=team-b watches=w") {
 			t.Errorf("log:\n%s", strings.Join(append(missing, exists...), "\n"))
 		}

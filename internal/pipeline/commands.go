@@ -56,9 +56,6 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if known := m.removedSinks(); !slices.Contains(known, name) {
-			return &UnknownError{"removed sink", name, known}
-		}
 		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
@@ -66,7 +63,10 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.DropHeld(name) }); ended != nil || err != nil {
 			return errors.Join(ended, err)
 		}
-		if err := m.store.PurgeSink(name); err != nil {
+		switch err := m.store.PurgeSink(name); {
+		case errors.Is(err, store.ErrUnknownSink):
+			return &UnknownError{"removed sink", name, m.removedSinks()}
+		case err != nil:
 			return err
 		}
 		if err := m.forgetAbsence(name); err != nil { // last: without it, one that is not purged would miss its gap

@@ -211,7 +211,7 @@ func TestSinksStopTogether(t *testing.T) {
 				return len(workers) == 3 && !slices.ContainsFunc(workers, func(sw *sinkWorker) bool { return sw.worker.Status().State != delivery.Draining })
 			})
 			for _, sink := range l.m.reader.Status().Sinks {
-				if sink.State != string(delivery.Draining) || sink.InFlight != 1 {
+				if sink.Name != "sink" && (sink.State != string(delivery.Draining) || sink.InFlight != 1) {
 					t.Errorf("status of a sink that is waited for: %+v", sink)
 				}
 			}
