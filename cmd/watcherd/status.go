@@ -22,9 +22,9 @@ func newStatusCommand() *cobra.Command {
 		watch  bool
 	)
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Show the state of watches, routes and sinks",
-		Long:    "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors. CACHED are the objects\n" +
+		Use:   "status",
+		Short: "Show the state of watches, routes and sinks",
+		Long: "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors. CACHED are the objects\n" +
 			"that are read of the resource; a watch's selectors choose among them.",
 		Example: "  watcherd status\n  watcherd status -w\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		RunE: func(cmd *cobra.Command, _ []string) error {

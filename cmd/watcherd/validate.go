@@ -353,8 +353,10 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 	var names []string
 	for _, s := range u.Scopes {
 		limits := map[schema.GroupResource]bool{}
+		fixed := len(s.Resources) > 0 // what is not served is not among them
 		for _, r := range s.Resources {
-			found, _ := resolver.Resolve(r.String()) // what is not served has no field to check
+			found, err := resolver.Resolve(r.String()) // what is not served has no field to check
+			fixed = fixed && err == nil && !strings.Contains(r.String(), "*")
 			for _, f := range found {
 				limits[f.GVR.GroupResource()] = true
 			}
@@ -366,7 +368,7 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 			}
 			for _, pattern := range w.Resources {
 				found, err := resolver.Resolve(pattern)
-				if err != nil {
+				if err != nil && !fixed {
 					return nil, nil //nolint:nilerr // it is reported with the watch, and may have the field
 				}
 				for _, f := range found {
