@@ -243,6 +243,10 @@ func Default() Config {
 // DefaultDrop are the key paths that a watch drops unless it keeps them.
 func DefaultDrop() []string { return []string{"metadata.managedFields"} }
 
+// AppliedManifest is the key path of the annotation in which kubectl stores what it applied. A watch
+// redacts it unless it keeps it.
+const AppliedManifest = `metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]`
+
 // DefaultWatch is what a watch is where the file is silent.
 func DefaultWatch() Watch {
 	return Watch{

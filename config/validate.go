@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
+	"github.com/watcherd/watcherd/internal/nearest"
 )
 
 // Validate checks everything that needs no cluster and no sink. Parse and Load have done so;
@@ -61,7 +62,7 @@ func (k *checker) oneOf(path, value string, allowed ...string) {
 	if slices.Contains(allowed, value) {
 		return
 	}
-	if near := strict.Nearest(value, allowed); near != "" {
+	if near := nearest.Of(value, allowed); near != "" {
 		k.report(path, "%s is not known; did you mean %q?", quoted(value), near)
 		return
 	}
@@ -106,7 +107,7 @@ func (k *checker) references(path, list, what string, refs, names []string) {
 			continue
 		}
 		hint := ""
-		if near := strict.Nearest(ref, names); near != "" {
+		if near := nearest.Of(ref, names); near != "" {
 			hint = fmt.Sprintf("; did you mean %q?", near)
 		}
 		k.report(strict.Index(path, i), "no %s is named %s%s", what, quoted(ref), hint)

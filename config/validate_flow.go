@@ -42,11 +42,12 @@ func (k *checker) watches() {
 	}
 }
 
-// kept checks the paths that a watch keeps although they are dropped by default.
+// kept checks the paths that a watch keeps although they are dropped or redacted by default.
 func (k *checker) kept(path string, w *Watch) {
+	keepable := append(DefaultDrop(), AppliedManifest)
 	for i, p := range w.Keep {
 		at := strict.Index(path+".keep", i)
-		k.require(slices.Contains(DefaultDrop(), p), at, "%s is not dropped by default; keep takes %s", quoted(p), strings.Join(DefaultDrop(), ", "))
+		k.require(slices.Contains(keepable, p), at, "%s is neither dropped nor redacted by default; keep takes %s", quoted(p), strings.Join(keepable, ", "))
 		k.require(!slices.Contains(w.Drop, p), at, "%s is also in drop", quoted(p))
 	}
 }

@@ -32,7 +32,7 @@ type Watch struct {
 	MetadataOnly bool `json:"metadataOnly"`
 	// Key paths that are removed before any other processing, in addition to metadata.managedFields. A change in them alone is not an event. Items of an array are dropped all ([*]), not by number.
 	Drop []string `json:"drop"`
-	// Key paths that stay although they are dropped by default: metadata.managedFields.
+	// Key paths that stay although they are dropped or redacted by default: metadata.managedFields, and metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"], which stays without what the watch and its routes hide elsewhere, and not in Secrets.
 	Keep []string `json:"keep"`
 	// Key paths whose values are replaced by keyed hashes: a change stays visible, the value does not.
 	Redact []string `json:"redact"`

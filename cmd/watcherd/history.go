@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -79,6 +80,7 @@ func newDiffCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.from, "from", "", "time of the first state (default: before the last change)")
 	flags.StringVar(&o.to, "to", "", "time of the second state (default: now)")
+	flags.SetNormalizeFunc(sinceIsFrom)
 	return cmd
 }
 
@@ -97,8 +99,20 @@ func newChangesCommand() *cobra.Command {
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
 	flags.StringVar(&o.from, "from", "", "the beginning; required, except for a recording (default: its beginning)")
 	flags.StringVar(&o.to, "to", "", "the end (default: now; without --from, the end of the recording)")
+	flags.SetNormalizeFunc(sinceIsFrom)
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
+}
+
+// sinceIsFrom takes --since and --until, which commands about events have, for --from and --to.
+func sinceIsFrom(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	switch name {
+	case "since":
+		name = "from"
+	case "until":
+		name = "to"
+	}
+	return pflag.NormalizedName(name)
 }
 
 func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,7 +96,9 @@ func newReloadCommand() *cobra.Command {
 		Example: "  watcherd reload",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var c status.Config
-			if err := flags.post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
+			answered := make(chan error, 1)
+			go func() { answered <- flags.post(cmd.Context(), "/api/v1/reload", struct{}{}, &c) }()
+			if err := flags.awaitReload(cmd, answered); err != nil {
 				return err
 			}
 			if c.LastError != "" {
@@ -113,6 +116,36 @@ func newReloadCommand() *cobra.Command {
 	}
 	flags.bind(cmd)
 	return cmd
+}
+
+// awaitReload returns the answer to a reload. While there is none, it prints what the daemon waits for.
+func (f *adminFlags) awaitReload(cmd *cobra.Command, answered <-chan error) error {
+	tick := time.NewTicker(repeatEvery)
+	defer tick.Stop()
+	for printed := ""; ; {
+		select {
+		case err := <-answered:
+			return err
+		case <-tick.C:
+		}
+		waits := "the configuration is being applied"
+		var st status.Status
+		if f.get(cmd.Context(), "/api/v1/status", nil, &st) == nil { // the answer to the reload has the error
+			var draining []string
+			for i := range st.Sinks {
+				if st.Sinks[i].State == "draining" {
+					draining = append(draining, st.Sinks[i].Name)
+				}
+			}
+			if len(draining) > 0 {
+				waits = "waiting for the deliveries in flight of " + strings.Join(draining, ", ") + ", which the new configuration replaces or removes"
+			}
+		}
+		if waits != printed {
+			fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: %s\n", clean(waits))
+			printed = waits
+		}
+	}
 }
 
 func newReplayCommand() *cobra.Command {

@@ -36,6 +36,13 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return // the daemon gave up
 	}
 	r.mu.Lock()
+	hangs := r.code == hang
+	r.mu.Unlock()
+	if hangs {
+		<-req.Context().Done()
+		return
+	}
+	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.code != http.StatusOK && (r.object == "" || strings.Contains(string(body), `"name":"`+r.object+`"`)) {
 		http.Error(w, "no thanks", r.code)
@@ -44,8 +51,11 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.accepted = append(r.accepted, string(body))
 }
 
+// hang is the code of no answer.
+const hang = 0
+
 // answer CODE [OBJECT]: what the receiver answers from now on to events of the
-// object, or to all; to others it answers 200.
+// object, or to all; to others it answers 200. With code 0 it does not answer.
 func (r *receiver) answer(ts *testscript.TestScript, _ bool, args []string) {
 	code, err := strconv.Atoi(args[0])
 	ts.Check(err)

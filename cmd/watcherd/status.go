@@ -22,9 +22,10 @@ func newStatusCommand() *cobra.Command {
 		watch  bool
 	)
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Show the state of watches, routes and sinks",
-		Long:    "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors.",
+		Use:   "status",
+		Short: "Show the state of watches, routes and sinks",
+		Long: "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors. CACHED are the objects\n" +
+			"that are read of the resource; a watch's selectors choose among them.",
 		Example: "  watcherd status\n  watcherd status -w\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(w io.Writer) error {
@@ -189,7 +190,7 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 				t.row(w.Name, m.Resource, "*", "waiting", "0", "never", "0", "0")
 			}
 		}
-	}, "WATCH", "RESOURCE", "NAMESPACE", "STATE", "OBJECTS", "LAST CONTACT", "RELISTS", "RESTARTS")
+	}, "WATCH", "RESOURCE", "NAMESPACE", "STATE", "CACHED", "LAST CONTACT", "RELISTS", "RESTARTS")
 	for _, w := range watches {
 		for _, text := range w.Warnings {
 			p.printf("warning: watch %s: %s\n", w.Name, text)

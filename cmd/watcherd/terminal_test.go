@@ -117,6 +117,52 @@ func TestCompletedWords(t *testing.T) {
 }
 
 // TestValidateHostileServer: what a server answers to validate --server does not control the terminal.
+// A namespace that a watch names and that does not exist is a warning, one that may not be listed is not.
+func TestValidateWarnsOfNamespaces(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api", "/apis":
+			w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+			_, _ = io.WriteString(w, map[string]string{"/api": onlyPods, "/apis": noGroups}[r.URL.Path])
+		case "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
+		case "/api/v1/namespaces":
+			items := map[string]string{"metadata.name=here": `{"metadata":{"name":"here"}}`, "metadata.name=absent": ""}
+			if item, ok := items[r.URL.Query().Get("fieldSelector")]; ok {
+				_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"NamespaceList","metadata":{},"items":[%s]}`, item)
+				return
+			}
+			fallthrough
+		default:
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","code":403,"reason":"Forbidden"}`)
+		}
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "watcherd.yaml")
+	st, err := temporaryConfig(file, map[string]any{"path": filepath.Join(t.TempDir(), "store")}, map[string]any{
+		"name": "a", "resources": []string{"pods"}, "namespaces": map[string]any{"include": []string{"here", "absent", "hidden"}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	warnings, err := validateServer(t.Context(), &out, &rest.Config{Host: server.URL}, c, st)
+	if err != nil || warnings != 1 {
+		t.Errorf("%d warnings, %v", warnings, err)
+	}
+	const want = "  watch a: warning: namespace absent does not exist: nothing is read from it until it does\n"
+	if got := out.String(); !strings.Contains(got, want) || strings.Count(got, "does not exist") != 1 {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestValidateHostileServer(t *testing.T) {
 	text, err := json.Marshal(hostile)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
@@ -132,8 +133,8 @@ func strictly(strict bool, warnings int) error {
 }
 
 // validateServer checks a configuration against a cluster. It returns an error if a
-// watch would not run, otherwise how many fields the resources do not have.
-func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *config.Config, st *plan.State) (unknown int, err error) {
+// watch would not run, otherwise how many fields and namespaces do not exist.
+func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *config.Config, st *plan.State) (warnings int, err error) {
 	out = cleaner{out} // the servers choose names and messages
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
@@ -145,7 +146,8 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
 	defer cancel()
-	if unknown, err = unknownFields(out, cfg, resolver, c, st); err != nil {
+	unknown, err := unknownFields(out, cfg, resolver, c, st)
+	if err != nil {
 		return 0, err
 	}
 	if _, err := fmt.Fprintf(out, "%s%s:\n", cfg.Host, identity(ctx, cfg)); err != nil {
@@ -153,6 +155,10 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 	}
 	r := &serverReport{problems: map[string][]string{}}
 	r.resources(st, resolver)
+	absent, err := r.namespaces(ctx, cfg, st)
+	if err != nil {
+		return 0, err
+	}
 	// Resources without a rule are among the problems already.
 	needs, _ := rbac.Needs(st, rbac.Served{Resolver: resolver})
 	missing, err := rbac.Missing(ctx, reviews.SelfSubjectAccessReviews(), needs)
@@ -160,7 +166,7 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 		return 0, err
 	}
 	r.refused(missing)
-	return unknown, r.write(out, st, missing)
+	return unknown + absent, r.write(out, st, missing)
 }
 
 // identity describes the user of the requests, if the cluster reports it.
@@ -226,6 +232,26 @@ func (r *serverReport) resources(st *plan.State, resolver *dynamicfactory.Resolv
 			}
 		}
 	}
+}
+
+// namespaces looks for the namespaces that watches name, and counts those that do not exist. One about
+// which the user may not ask is taken to exist.
+func (r *serverReport) namespaces(ctx context.Context, cfg *rest.Config, st *plan.State) (absent int, err error) {
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return 0, err
+	}
+	for i := range st.Watches {
+		for _, ns := range st.Watches[i].Namespaces {
+			list, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).
+				List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + ns, Limit: 1}) // what the daemon asks
+			if err == nil && len(list.Items) == 0 {
+				absent++
+				r.add(st.Watches[i].Name, "warning: namespace %s does not exist: nothing is read from it until it does", ns)
+			}
+		}
+	}
+	return absent, ctx.Err()
 }
 
 func (r *serverReport) refused(missing []rbac.Need) {
@@ -327,8 +353,10 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 	var names []string
 	for _, s := range u.Scopes {
 		limits := map[schema.GroupResource]bool{}
+		fixed := len(s.Resources) > 0 // what is not served is not among them
 		for _, r := range s.Resources {
-			found, _ := resolver.Resolve(r.String()) // what is not served has no field to check
+			found, err := resolver.Resolve(r.String()) // what is not served has no field to check
+			fixed = fixed && err == nil && !strings.Contains(r.String(), "*")
 			for _, f := range found {
 				limits[f.GVR.GroupResource()] = true
 			}
@@ -340,7 +368,7 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 			}
 			for _, pattern := range w.Resources {
 				found, err := resolver.Resolve(pattern)
-				if err != nil {
+				if err != nil && !fixed {
 					return nil, nil //nolint:nilerr // it is reported with the watch, and may have the field
 				}
 				for _, f := range found {

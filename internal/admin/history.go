@@ -304,16 +304,19 @@ func inOrder(from, to time.Time) error {
 		to = time.Now()
 	}
 	if to.Before(from) {
-		return problemf(http.StatusBadRequest, "the period begins at %s, after its end at %s", from.UTC().Format(time.RFC3339Nano), to.UTC().Format(time.RFC3339Nano))
+		return problemf(http.StatusBadRequest, "the period begins at %s, after its end at %s", shown(from), shown(to))
 	}
 	return nil
 }
+
+// shown is a time in a message, to the millisecond.
+func shown(t time.Time) string { return t.UTC().Round(time.Millisecond).Format(time.RFC3339Nano) }
 
 // gone is a time of the query that may not be in the future.
 func gone(query url.Values, key string) (time.Time, error) {
 	t, err := moment(query, key)
 	if err == nil && t.After(time.Now()) {
-		err = problemf(http.StatusBadRequest, "%s: %s is in the future", key, t.UTC().Format(time.RFC3339Nano))
+		err = problemf(http.StatusBadRequest, "%s: %s is in the future", key, shown(t))
 	}
 	return t, err
 }

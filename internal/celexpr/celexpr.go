@@ -13,8 +13,10 @@ package celexpr
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -25,6 +27,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
+
+	"github.com/watcherd/watcherd/internal/nearest"
 )
 
 // Bounds of an expression at load.
@@ -73,7 +77,7 @@ func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
 		faults = append(faults, Fault{
 			Line:   max(e.Location.Line(), 1),
 			Column: max(e.Location.Column()+1, 1),
-			Msg:    plain(e.Message),
+			Msg:    withNearest(env, plain(e.Message)),
 		})
 	}
 	return nil, faults
@@ -103,6 +107,7 @@ func tooDeep(e ast.NavigableExpr, depth int) ast.NavigableExpr {
 
 var (
 	noOverload = regexp.MustCompile(`^found no matching overload for '(.+)' applied to '(.+)'$`)
+	unknown    = regexp.MustCompile(`^(undeclared reference to|undefined field) '([^']+)'(?: \(.*\))?$`)
 	unexpected = regexp.MustCompile(`^Syntax error: (?:token recognition error at|mismatched input|extraneous input|no viable alternative at input):? '((?s:.*?))'(?: expecting .*)?$`)
 )
 
@@ -131,6 +136,34 @@ func plain(msg string) string {
 	default:
 		return fmt.Sprintf("Syntax error: unexpected %q", m[1])
 	}
+}
+
+// withNearest adds the name that an unknown one was most likely meant to be to the message about it.
+func withNearest(env *cel.Env, msg string) string {
+	m := unknown.FindStringSubmatch(msg)
+	if m == nil {
+		return msg
+	}
+	var known []string
+	for _, v := range env.Variables() {
+		if m[1] == "undefined field" {
+			fields, _ := env.CELTypeProvider().FindStructFieldNames(v.Type().TypeName())
+			known = append(known, fields...)
+		} else {
+			known = append(known, v.Name())
+		}
+	}
+	if m[1] != "undefined field" {
+		known = slices.AppendSeq(known, maps.Keys(env.Functions())) // operators are near no name
+		for _, macro := range env.Macros() {
+			known = append(known, macro.Function())
+		}
+	}
+	slices.Sort(known)
+	if near := nearest.Of(m[2], slices.Compact(known)); near != "" {
+		return fmt.Sprintf("%s '%s'; did you mean %q?", m[1], m[2], near)
+	}
+	return fmt.Sprintf("%s '%s'", m[1], m[2]) // without what the library would enable
 }
 
 // FaultAt is a fault of the part of an expression that has the id.

@@ -238,7 +238,9 @@ func (j *Farewell) Over() bool {
 	if !j.over.Load() {
 		return false
 	}
-	j.feed.Log.Info("the definition of a resource is gone: its recorded objects are reported as deleted", "objects", j.total)
+	if j.total > 0 {
+		j.feed.Log.Info("the definition of a resource is gone: its recorded objects are reported as deleted", "objects", j.total)
+	}
 	return true
 }
 

@@ -145,12 +145,15 @@ func (c *circuit) resume(now time.Time) {
 }
 
 // restore continues the schedule of an earlier run. A paused sink is probed at once:
-// operators restart to force an attempt.
-func (c *circuit) restore(p phase, now time.Time, attempts int, next time.Time, reason string) {
+// operators restart to force an attempt. down is when the outage began, zero if that is not known.
+func (c *circuit) restore(p phase, now, down time.Time, attempts int, next time.Time, reason string) {
 	if p == flowing {
 		return
 	}
 	c.enter(p, now, reason)
+	if !down.IsZero() && down.Before(now) {
+		c.down = down
+	}
 	c.attempts = max(attempts, 1)
 	c.until = now
 	if p == backingOff {

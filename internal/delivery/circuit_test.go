@@ -79,6 +79,40 @@ func TestLateSuccessDoesNotEndAnOutage(t *testing.T) {
 	}
 }
 
+// An outage that spans a restart has a line in the log of either run, and lasts from its first
+// failure on.
+func TestOutageSpansARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1)...)
+		began := time.Now()
+		r := newReceiver(t, func(context.Context, []change) error {
+			if time.Since(began) < time.Hour {
+				return errors.New("down")
+			}
+			return nil
+		})
+		var log strings.Builder
+		tune := func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c.Retry = Retry{Initial: time.Minute, Max: time.Minute}
+		}
+		w := start(t, s, r, tune)
+		time.Sleep(59 * time.Minute)
+		w.stop()
+		s.restart()
+		log.Reset()
+		w = start(t, s, r, tune)
+		time.Sleep(10 * time.Minute)
+		w.stop()
+		said := regexp.MustCompile(`level=WARN msg="the sink failed before the restart, retrying" state=backing-off since=\S+ retryIn=\S+\n(?:.*\n)*.*the sink answers again" after=1h\S*\n`)
+		if !said.MatchString(log.String()) {
+			t.Errorf("log of the second run:\n%s", &log)
+		}
+	})
+}
+
 // An outage that fails and is then refused lasts from its first failure on.
 func TestDurationOfAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -83,8 +83,8 @@ func withSkipped(args []any, skipped int) []any {
 	return append(args, "skippedLines", skipped)
 }
 
-// backingOff and paused log the begin of an outage. They use up the quota of the message
-// that repeats, so its first line comes later.
+// backingOff and paused log the begin of an outage, restored that it began in an earlier run. They use
+// up the quota of the message that repeats, so its first line comes later.
 
 func (l *limitedLogger) backingOff(cause error, retryIn time.Duration) {
 	l.allow(stillFails, failureQuota)
@@ -94,4 +94,10 @@ func (l *limitedLogger) backingOff(cause error, retryIn time.Duration) {
 func (l *limitedLogger) paused(cause error, retryIn time.Duration) {
 	l.allow(stillPaused, failureQuota)
 	l.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
+}
+
+func (j *journal) restored(c *circuit, now time.Time) {
+	j.allow(stillFails, failureQuota)
+	j.allow(stillPaused, failureQuota)
+	j.Warn("the sink failed before the restart, retrying", "state", string(c.phase.state()), "since", c.down, "retryIn", max(c.until.Sub(now), 0).Round(time.Millisecond))
 }

@@ -49,6 +49,7 @@ type noteContent struct {
 	Version     int         `json:"version"`
 	Fingerprint string      `json:"fingerprint,omitempty"`
 	State       State       `json:"state,omitempty"` // BackingOff, Paused or empty
+	Down        time.Time   `json:"down,omitzero"`   // when the outage began
 	Attempts    int         `json:"attempts,omitempty"`
 	Next        time.Time   `json:"next,omitzero"`
 	Events      []noteEvent `json:"events,omitempty"`
@@ -147,7 +148,7 @@ func (n *note) write(now time.Time, c *circuit) error {
 	content := noteContent{Version: noteVersion, Fingerprint: n.fingerprint}
 	if c.phase != flowing {
 		content.State = c.phase.state()
-		content.Attempts, content.Next = c.attempts, c.until
+		content.Down, content.Attempts, content.Next = c.down, c.attempts, c.until
 	}
 	for _, events := range [...]map[uint64]noteEvent{n.events, n.restored} {
 		content.Events = slices.AppendSeq(content.Events, maps.Values(events))
@@ -182,7 +183,10 @@ func (e *engine) restore(now time.Time) error {
 		e.log.Warn("the schedule of retries of an earlier run is unreadable; starting without it", "error", unusable)
 	}
 	if ok {
-		e.circuit.restore(c.State.phase(), now, c.Attempts, c.Next, textOfBefore)
+		e.circuit.restore(c.State.phase(), now, c.Down, c.Attempts, c.Next, textOfBefore)
+	}
+	if e.circuit.phase != flowing {
+		e.log.restored(&e.circuit, now)
 	}
 	return nil
 }

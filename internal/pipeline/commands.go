@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/nearest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
@@ -21,11 +22,28 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// UnknownError means that nothing of a name is configured.
-type UnknownError struct{ What, Name string }
+// UnknownError means that nothing has a name.
+type UnknownError struct {
+	What, Name string
+	Known      []string // names that would do
+}
 
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("no %s named %q is configured", e.What, e.Name)
+	if len(e.Known) == 0 {
+		return fmt.Sprintf("there is no %s, and so none named %q", e.What, e.Name)
+	}
+	return fmt.Sprintf("no %s named %q; known: %s", e.What, e.Name, strings.Join(nearest.First(e.Name, e.Known), ", "))
+}
+
+// unknownSink is the error of a sink that a state, which may be nil, does not have.
+func unknownSink(st *plan.State, name string) *UnknownError {
+	e := &UnknownError{What: "sink", Name: name}
+	if st != nil {
+		for i := range st.Sinks {
+			e.Known = append(e.Known, st.Sinks[i].Name)
+		}
+	}
+	return e
 }
 
 // ErrConfigured means that something cannot be removed because it is in use.
@@ -45,7 +63,10 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.DropHeld(name) }); ended != nil || err != nil {
 			return errors.Join(ended, err)
 		}
-		if err := m.store.PurgeSink(name); err != nil {
+		switch err := m.store.PurgeSink(name); {
+		case errors.Is(err, store.ErrUnknownSink):
+			return &UnknownError{"removed sink", name, m.removedSinks()}
+		case err != nil:
 			return err
 		}
 		if err := m.forgetAbsence(name); err != nil { // last: without it, one that is not purged would miss its gap
@@ -56,13 +77,19 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	})
 }
 
+// removedSinks are the sinks that the store keeps and that are not configured.
+func (m *Manager) removedSinks() []string {
+	st := m.currentState()
+	return slices.DeleteFunc(m.store.Sinks(), func(name string) bool { return st != nil && st.Sink(name) != nil })
+}
+
 // SkipEvent moves a sink past the event with this sequence, or with 0 past the one
 // that blocks it: it becomes a dead letter.
 func (m *Manager) SkipEvent(ctx context.Context, name string, sequence uint64) (delivery.Skipped, error) {
 	sw := m.sinkWorker(name)
 	if sw == nil {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
-			return delivery.Skipped{}, &UnknownError{"sink", name}
+			return delivery.Skipped{}, unknownSink(st, name)
 		}
 		return delivery.Skipped{}, fmt.Errorf("sink %s: %w", name, delivery.ErrNotDelivering)
 	}
@@ -80,7 +107,7 @@ const pausedMeta = "paused/"
 func (m *Manager) PauseSink(ctx context.Context, name string) error {
 	return m.call(ctx, func(context.Context) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
-			return &UnknownError{"sink", name}
+			return unknownSink(st, name)
 		}
 		if err := ledger.PutMeta(m.store, pausedMeta+name, nil); err != nil {
 			return err
@@ -109,7 +136,7 @@ func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 	}
 	return m.call(ctx, func(context.Context) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
-			return &UnknownError{"sink", name}
+			return unknownSink(st, name)
 		}
 		if err := m.endPause(name); err != nil {
 			return err
@@ -137,10 +164,14 @@ func (m *Manager) sinkWorker(name string) *sinkWorker {
 func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress func(objects int)) (int, error) {
 	st := m.currentState()
 	if st == nil || st.Sink(sink) == nil {
-		return 0, &UnknownError{"sink", sink}
+		return 0, unknownSink(st, sink)
 	}
 	if watch != "" && st.Watch(watch) == nil {
-		return 0, &UnknownError{"watch", watch}
+		e := &UnknownError{What: "watch", Name: watch}
+		for i := range st.Watches {
+			e.Known = append(e.Known, st.Watches[i].Name)
+		}
+		return 0, e
 	}
 	return m.committer.Snapshot(ctx, m.running(), sink, watch, progress)
 }
@@ -177,7 +208,7 @@ func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, progress func(events int)) (int, error) {
 	st := m.currentState()
 	if st == nil || st.Sink(sink) == nil {
-		return 0, &UnknownError{"sink", sink}
+		return 0, unknownSink(st, sink)
 	}
 	if blind := m.unjudged(st); blind != "" {
 		return 0, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)

@@ -91,6 +91,7 @@ type Manager struct {
 
 	clusterUID atomic.Pointer[string] // of the namespace kube-system; nil: not known
 
+	client             *dynamic.DynamicClient
 	definitions        dynamic.ResourceInterface // of custom resources
 	definitionMetadata metadata.Getter
 
@@ -104,6 +105,8 @@ type Manager struct {
 	goneDue chan struct{} // gets a value when a look for deleted definitions is due
 	started chan struct{} // gets a value when feeds have started
 	fatal   chan error    // an error that ends Run; holds one
+
+	absentDue chan struct{} // gets a value when a look for the watched namespaces is due
 
 	// Owned by the goroutine that applies states. What it has done at a barrier of the committer, for which it
 	// waits, acts for it.
@@ -122,9 +125,11 @@ type Manager struct {
 	informers map[commit.Key]*informer
 	starting  []*commit.Feed // whose informers are started one by one
 	sinks     map[string]*sinkWorker
+	draining  map[string]*sinkWorker     // by sink: stopped, and not ended yet
 	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
 	missing   map[string]query.Missing   // watch and pattern → why there is no informer
 	ambiguous map[string]ambiguity       // by watch and pattern
+	absent    map[string][]string        // namespaces that do not exist, and the watches that name them
 }
 
 // informer is the owner's half of a running feed: others only load sub.
@@ -146,8 +151,10 @@ func New(cfg Config) (*Manager, error) {
 		goneDue:   make(chan struct{}, 1),
 		started:   make(chan struct{}, 1),
 		fatal:     make(chan error, 1),
+		absentDue: make(chan struct{}, 1),
 		informers: map[commit.Key]*informer{},
 		sinks:     map[string]*sinkWorker{},
+		draining:  map[string]*sinkWorker{},
 		leaving:   map[string]<-chan struct{}{},
 		missing:   map[string]query.Missing{},
 		farewells: map[string]*commit.Farewell{},
@@ -176,11 +183,10 @@ func New(cfg Config) (*Manager, error) {
 	} else if ok {
 		m.setClusterUID(string(uid))
 	}
-	client, err := dynamic.NewForConfig(cfg.REST)
-	if err != nil {
+	if m.client, err = dynamic.NewForConfig(cfg.REST); err != nil {
 		return nil, err
 	}
-	m.definitions = client.Resource(definitions)
+	m.definitions = m.client.Resource(definitions)
 	definitionClient, err := metadata.NewForConfig(cfg.REST)
 	if err != nil {
 		return nil, err
@@ -236,7 +242,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The consistency check, the look for definitions and a scrub end, and informers stop and are joined, so nothing new arrives.
+//  1. The consistency check, the looks for definitions and namespaces and a scrub end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits their last changes and how far they had come, so that
 //     it need not be read again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or requeue what is in flight. They come last
@@ -251,6 +257,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var audit sync.WaitGroup
 	audit.Go(func() { m.auditLoop(ctx) })
 	audit.Go(func() { m.followDefinitions(ctx) })
+	audit.Go(func() { m.followAbsent(ctx) })
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {
@@ -354,9 +361,11 @@ func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
 	return m.call(ctx, func(ctx context.Context) error {
 		err := m.apply(ctx, s)
 		if err == nil {
-			select {
-			case m.goneDue <- struct{}{}:
-			default: // it is due already
+			for _, due := range []chan struct{}{m.goneDue, m.absentDue} {
+				select {
+				case due <- struct{}{}:
+				default: // it is due already
+				}
 			}
 		}
 		return err
@@ -442,8 +451,15 @@ func (m *Manager) Running() query.Running {
 	for _, a := range m.ambiguous {
 		r.Warnings[a.watch] = append(r.Warnings[a.watch], a.String())
 	}
-	for name, w := range m.sinks {
-		r.Workers[name] = w.worker
+	for _, ns := range slices.Sorted(maps.Keys(m.absent)) {
+		for _, watch := range m.absent[ns] {
+			r.Warnings[watch] = append(r.Warnings[watch], fmt.Sprintf("namespace %s does not exist: nothing is read from it until it does", ns))
+		}
+	}
+	for _, workers := range []map[string]*sinkWorker{m.draining, m.sinks} {
+		for name, w := range workers {
+			r.Workers[name] = w.worker
+		}
 	}
 	return r
 }

@@ -164,6 +164,7 @@ func (m *Manager) stopSinks(names []string) {
 	for _, name := range names {
 		if sw, ok := m.sinks[name]; ok {
 			stopped[name] = sw
+			m.draining[name] = sw
 			delete(m.sinks, name)
 		}
 	}
@@ -173,13 +174,14 @@ func (m *Manager) stopSinks(names []string) {
 	}
 	for name, sw := range stopped {
 		<-sw.done
+		m.mu.Lock()
+		delete(m.draining, name)
 		select {
 		case <-sw.worker.Closed():
 		default:
-			m.mu.Lock()
 			m.leaving[name] = sw.worker.Closed()
-			m.mu.Unlock()
 		}
+		m.mu.Unlock()
 	}
 }
 

@@ -210,6 +210,11 @@ func TestSinksStopTogether(t *testing.T) {
 			eventually(t, "all sinks wait for their writes", func() bool {
 				return len(workers) == 3 && !slices.ContainsFunc(workers, func(sw *sinkWorker) bool { return sw.worker.Status().State != delivery.Draining })
 			})
+			for _, sink := range l.m.reader.Status().Sinks {
+				if sink.Name != "sink" && (sink.State != string(delivery.Draining) || sink.InFlight != 1) {
+					t.Errorf("status of a sink that is waited for: %+v", sink)
+				}
+			}
 			_, skip := l.m.SkipEvent(t.Context(), "a", 0)
 			resumed := make(chan error, 1)
 			go func() { resumed <- l.m.ResumeSink(t.Context(), "a") }()

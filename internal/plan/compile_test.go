@@ -43,7 +43,8 @@ func TestWatches(t *testing.T) {
 		"onMissing: fail": with(func(w *plan.Watch) { w.FailOnMissing = true }),
 		"drop: []":        defaults,
 		"drop: [status]":  with(func(w *plan.Watch) { w.Edits.Drop = []string{"status", "metadata.managedFields"} }),
-		"drop: [status], keep: [metadata.managedFields]": with(func(w *plan.Watch) { w.Edits.Drop = []string{"status"} }),
+		"drop: [status], keep: [metadata.managedFields]":                                     with(func(w *plan.Watch) { w.Edits.Drop = []string{"status"} }),
+		`keep: ['metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]']`: with(func(w *plan.Watch) { w.Edits.KeepApplied = true }),
 		"excludeResources: [secrets, '*.example.com', {group: apps, version: v1, resource: deployments}]": with(func(w *plan.Watch) {
 			w.ExcludeResources = []string{"secrets", "*.example.com", "deployments.v1.apps"}
 		}),

@@ -52,8 +52,8 @@ func TestFaults(t *testing.T) {
 		},
 		"body": {
 			"watches: [{name: w, resources: [pods]}]\nsinks:\n- name: s\n  console: {}\n  body: |\n    {\"text\":\n      event.nam + evnt.id}\n- {name: t, console: {}, body: 'event.changedBy + \"x\"'}\n",
-			`9:12: sinks[0].body: undefined field 'nam'
-9:19: sinks[0].body: undeclared reference to 'evnt' (did you mean 'event'?)
+			`9:12: sinks[0].body: undefined field 'nam'; did you mean "name"?
+9:19: sinks[0].body: undeclared reference to 'evnt'; did you mean "event"?
 10:49: sinks[1].body: + cannot be applied to (ChangedBy, string)`,
 		},
 		"heartbeat": {
@@ -62,7 +62,7 @@ func TestFaults(t *testing.T) {
 		},
 		"metric": {
 			routes("metric:\n    name: m_total\n    labels:\n      a: metadata.nmae\n      b: |\n        metadata.name +\n          1"),
-			`11:18: routes[0].metric.labels.a: undefined field 'nmae'
+			`11:18: routes[0].metric.labels.a: undefined field 'nmae'; did you mean "name"?
 13:23: routes[0].metric.labels.b: + cannot be applied to (string, int)`,
 		},
 		"changed": {

@@ -23,7 +23,7 @@ func (k *compiler) watch(i int) Watch {
 		Snapshot:      c.Snapshot == config.SnapshotInitial,
 		History:       c.History,
 		MetadataOnly:  c.MetadataOnly,
-		Edits:         redact.Edits{Drop: c.Dropped(), Redact: redacted(c), ExposeSecrets: c.ExposeSecrets},
+		Edits:         redact.Edits{Drop: c.Dropped(), Redact: redacted(c), ExposeSecrets: c.ExposeSecrets, KeepApplied: slices.Contains(c.Keep, config.AppliedManifest)},
 		FailOnMissing: c.OnMissing == config.MissingFail,
 		Fingerprint:   fingerprint(c.Raw, c),
 	}

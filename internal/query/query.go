@@ -34,7 +34,7 @@ type Running struct {
 	State    *plan.State // nil: none was applied
 	Feeds    []Feed
 	Missing  []Missing
-	Warnings map[string][]string         // by watch: ambiguous names
+	Warnings map[string][]string         // by watch: ambiguous names, and namespaces that do not exist
 	Workers  map[string]*delivery.Worker // by sink
 	Scrub    *status.Scrub               // the last one; nil: there never was one
 }

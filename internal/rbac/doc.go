@@ -9,7 +9,8 @@
 //   - list for the one namespace kube-system, by which the daemon identifies clusters
 //     apart and finds out that one was set back, and watch for the definitions of
 //     resources, if the configuration names any that may come and go, as well as get
-//     for them. The daemon does without these, less well; they are marked as optional.
+//     for them, and list for each one namespace that a watch names. The daemon does
+//     without these, less well; they are marked as optional.
 //
 // Discovery needs no rule: the server's role system:discovery grants it to every
 // authenticated user.

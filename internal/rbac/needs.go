@@ -15,6 +15,7 @@ import (
 const (
 	reasonWildcard = "excludes some of it, which a wildcard cannot express: with --server the resources are listed one by one"
 	reasonSelector = "selects namespaces by label"
+	reasonAbsent   = "reports a namespace of the watch that does not exist"
 	reasonProbe    = "guards the store against another cluster, and notices one that was restored from a backup"
 	reasonGone     = "distinguishes a deleted kind from one that is not served at present, and reports its objects as deleted"
 	reasonFollow   = "notices new and removed kinds at once rather than within half a minute"
@@ -49,6 +50,12 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 				custom = custom || r.Custom
 				needs = append(needs, watchNeeds(w, r)...)
 			}
+		}
+		for _, ns := range w.Namespaces {
+			needs = append(needs, Need{
+				Rule:   Rule{Resource: "namespaces", Name: ns, Verbs: []string{"list"}},
+				Reason: reasonAbsent, Optional: true,
+			})
 		}
 		if w.Filter.NeedsNamespaces() {
 			needs = append(needs, Need{

@@ -186,7 +186,7 @@ func TestMissingRules(t *testing.T) {
 	missing, err := Missing(t.Context(), reviewer{
 		"list/pods///one": false, "list/pods//one/": true, "watch/pods//one/": true,
 		"list/jobs/batch/one/": true, "list/jobs/batch/two/": true, "watch/jobs/batch/two/": true,
-		"list/namespaces///kube-system": true,
+		"list/namespaces///kube-system": true, "list/namespaces///one": true, "list/namespaces///two": true,
 	}, needs)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"encoding/json"
 	"io"
 	"strconv"
 	"strings"
@@ -29,6 +30,27 @@ func isApplied(annotation []byte) bool {
 		}
 	}
 	return false
+}
+
+// editManifest edits an applied manifest as h.manifest does, and replaces what contains a Secret's
+// or is not a JSON object.
+func (h *hasher) editManifest(dst, value []byte, at *rawjson.Place) []byte {
+	if value[0] != '"' || holdsSecret(value) {
+		return h.replace(dst, value, at)
+	}
+	text := bytes.TrimSpace(textOf(value))
+	edited, err := h.manifest.Append(nil, text)
+	if err != nil {
+		return h.replace(dst, value, at)
+	}
+	if bytes.Equal(edited, text) {
+		return append(dst, value...)
+	}
+	quoted, err := json.Marshal(string(edited))
+	if err != nil { // a string always marshals
+		panic(err)
+	}
+	return append(dst, quoted...)
 }
 
 // replaceManifests replaces an annotation of an applied manifest or whose text contains a

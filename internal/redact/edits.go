@@ -29,7 +29,13 @@ type Edits struct {
 	// ExposeSecrets turns off the rules for core Secrets only, but for copies of the
 	// values that Drop and Redact hide.
 	ExposeSecrets bool
+	// KeepApplied keeps the annotation appliedManifest of every kind but the core Secret,
+	// without what Drop and Redact hide in it and without manifests of Secrets.
+	KeepApplied bool `json:",omitempty"`
 }
+
+// appliedManifest is the path of the annotation in which kubectl stores what it applied.
+const appliedManifest = `metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]`
 
 // Presets returns named lists of paths.
 func Presets() map[string][]string {
@@ -71,7 +77,7 @@ func (e Edits) Validate() error {
 // and spelling of the paths do not change it. It is empty for the default edits.
 func (e Edits) Variant(gr schema.GroupResource) string {
 	standard := DefaultEdits()
-	if slices.Equal(e.Drop, standard.Drop) && len(e.Redact) == 0 && !e.ExposeSecrets {
+	if slices.Equal(e.Drop, standard.Drop) && len(e.Redact) == 0 && !e.ExposeSecrets && !e.KeepApplied {
 		return ""
 	}
 	own := e.canonical(gr)
@@ -87,6 +93,9 @@ func (e Edits) canonical(gr schema.GroupResource) string {
 	if e.ExposeSecrets && isSecrets(gr) {
 		s += " exposed"
 	}
+	if e.keepsApplied(gr) {
+		s += " applied"
+	}
 	return s
 }
 
@@ -100,6 +109,9 @@ func (e Edits) Differ(other Edits, gr schema.GroupResource) (keys []string) {
 	}
 	if isSecrets(gr) && e.ExposeSecrets != other.ExposeSecrets {
 		keys = append(keys, "exposeSecrets")
+	}
+	if e.keepsApplied(gr) != other.keepsApplied(gr) {
+		keys = append(keys, "keep")
 	}
 	return keys
 }
@@ -142,10 +154,15 @@ func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
 	return false
 }
 
-// effective returns the rules for a resource as sorted text.
+// effective returns the rules for a resource as sorted text. Edits that keep the applied manifest
+// have those of the same edits without it, but for the built-in rule of annotations.
 func (e Edits) effective(gr schema.GroupResource) []string {
 	var list []string
-	for i, r := range e.rules(gr, nil) {
+	rules := e.rules(gr, nil)
+	if e.keepsApplied(gr) {
+		rules = rules[:len(e.Drop)+len(e.Redact)]
+	}
+	for i, r := range rules {
 		switch {
 		case i < len(e.Drop):
 			list = append(list, "drop "+canonicalPaths([]string{r.Path})[0])
@@ -165,6 +182,7 @@ func (e Edits) Union(other Edits) Edits {
 		Drop:          canonicalPaths(slices.Concat(e.Drop, other.Drop)),
 		Redact:        canonicalPaths(slices.Concat(e.Redact, other.Redact)),
 		ExposeSecrets: e.ExposeSecrets && other.ExposeSecrets,
+		KeepApplied:   e.KeepApplied && other.KeepApplied,
 	}
 }
 
@@ -202,6 +220,9 @@ func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, err
 	}
 	h := newHasher(gr, key)
 	editor, err := rawjson.NewEditor(e.rules(gr, h)...)
+	if err == nil && e.keepsApplied(gr) {
+		h.manifest, err = e.manifestEditor(gr, key)
+	}
 	if err == nil && e.ExposeSecrets && isSecrets(gr) {
 		h.hides, err = rawjson.NewEditor(e.paths(h)...)
 	}
@@ -211,10 +232,21 @@ func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, err
 	return editor, nil
 }
 
+// manifestEditor compiles the edits of the manifest in appliedManifest.
+func (e Edits) manifestEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
+	h := newHasher(gr, key)
+	h.resource += " applied" // a value has another hash than in the object
+	return rawjson.NewEditor(append(e.paths(h), rawjson.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})...)
+}
+
 // RouteEditor compiles the edits of routes for one resource: the configured paths
-// without the built-in rules.
+// without the built-in rules, also in a manifest that a watch keeps.
 func (e Edits) RouteEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
-	editor, err := rawjson.NewEditor(e.paths(newHasher(gr, key))...)
+	h := newHasher(gr, key)
+	editor, err := rawjson.NewEditor(append(e.paths(h), rawjson.Rule{Path: appliedManifest, Replace: h.editManifest})...)
+	if err == nil {
+		h.manifest, err = e.manifestEditor(gr, key)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redact: edits of routes: %w", err)
 	}
@@ -236,6 +268,9 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 		)
 	}
 	annotations := h.replaceManifests
+	if e.keepsApplied(gr) {
+		rules = append(rules, rawjson.Rule{Path: appliedManifest, Replace: h.editManifest})
+	}
 	if isSecrets(gr) {
 		annotations = h.replaceCopies
 		for _, p := range []string{"metadata.labels[*]", "metadata.finalizers[*]", "metadata.ownerReferences[*][*]", "metadata.generateName", "type"} {
@@ -269,6 +304,9 @@ func (e Edits) paths(h *hasher) []rawjson.Rule {
 	return rules
 }
 
+// keepsApplied reports whether the applied manifest of a resource's objects is kept.
+func (e Edits) keepsApplied(gr schema.GroupResource) bool { return e.KeepApplied && !isSecrets(gr) }
+
 // isSecrets reports whether a resource is the core Secret.
 func isSecrets(gr schema.GroupResource) bool {
 	return gr.Group == "" && gr.Resource == "secrets"
@@ -298,6 +336,7 @@ func KeyID(key []byte) string {
 type hasher struct {
 	resource string
 	hides    *rawjson.Editor // of exposed Secrets: what hides some of their values
+	manifest *rawjson.Editor // of an applied manifest that is kept
 	pool     sync.Pool       // of *keyed
 }
 

@@ -89,6 +89,90 @@ func TestAppliedManifests(t *testing.T) {
 	}
 }
 
+// applied is an object with the manifest that kubectl stores of it, which ends with a newline.
+func applied(kind, manifest string) string {
+	quoted, _ := json.Marshal(manifest + "\n")
+	return `{"apiVersion":"v1","kind":"` + kind + `","metadata":{"name":"c","namespace":"n","annotations":{"kubectl.kubernetes.io/last-applied-configuration":` + string(quoted) + `}},"data":{"password":"` + canary + `"}}`
+}
+
+// A watch may keep the manifest that kubectl stores, of every kind but Secrets. It hides in
+// it what the watch, and a route, hide in the object.
+func TestKeepApplied(t *testing.T) {
+	const manifest = `{"data":{"password":"` + canary + `","user":"<visible>"},"metadata":{"name":"c","namespace":"n"}}`
+	kept := DefaultEdits()
+	kept.KeepApplied = true
+	raw := applied("ConfigMap", manifest)
+	if out := edit(t, kept, configMaps(), raw); out != raw {
+		t.Errorf("not kept as it is:\n%s\n%s", raw, out)
+	}
+	if out := edit(t, kept, secrets(), applied("Secret", manifest)); leaks(out) {
+		t.Errorf("of a Secret: %s", out)
+	}
+	if out := edit(t, kept, configMaps(), applied("ConfigMap", `{"kind":"Secret","data":{"password":"`+canary+`"}}`)); !strings.Contains(out, `-configuration":"redacted:`) {
+		t.Errorf("manifest of a Secret: %s", out)
+	}
+	hiding := map[string]Edits{"redact": kept, "drop": kept, "deep": kept}
+	for name, e := range hiding {
+		switch name {
+		case "redact":
+			e.Redact = []string{"data.password"}
+		case "drop":
+			e.Drop = append(slices.Clone(e.Drop), "data.password")
+		case "deep":
+			e.Redact = []string{"**.password"}
+		}
+		hiding[name] = e
+	}
+	for name, e := range hiding {
+		out := edit(t, e, configMaps(), raw)
+		if leaks(out) || !strings.Contains(out, "visible") {
+			t.Errorf("%s: %s", name, out)
+		}
+		if again := edit(t, e, configMaps(), out); again != out {
+			t.Errorf("%s, edited twice:\n%s\n%s", name, out, again)
+		}
+		if broken := edit(t, e, configMaps(), applied("ConfigMap", "password: "+canary)); leaks(strings.Replace(broken, `"data":{"password":"`+canary+`"}`, "", 1)) {
+			t.Errorf("%s, not JSON: %s", name, broken)
+		}
+		route, err := Edits{Drop: e.Drop, Redact: e.Redact}.RouteEditor(configMaps().GroupResource(), testKey())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := route.Append(nil, []byte(raw)); err != nil || leaks(string(out)) || !strings.Contains(string(out), "visible") {
+			t.Errorf("%s, by a route: %s (%v)", name, out, err)
+		}
+		value, _ := json.Marshal(manifest)
+		out2, _, err := route.AppendAt(nil, "n", "c", []string{"metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"}, value)
+		if err != nil || leaks(string(out2)) {
+			t.Errorf("%s, in a patch: %s (%v)", name, out2, err)
+		}
+	}
+	hash := regexp.MustCompile(`redacted:hmac-sha256:[0-9a-f]{16}`)
+	if hashes := hash.FindAllString(edit(t, hiding["redact"], configMaps(), raw), -1); len(hashes) != 2 || hashes[0] == hashes[1] {
+		t.Errorf("the hash of a value shows that the manifest has the same one: %v", hashes)
+	}
+}
+
+// What keeps the manifest is another form than what does not, and the looser one, but for Secrets.
+func TestKeepAppliedIsAForm(t *testing.T) {
+	standard, kept := DefaultEdits(), DefaultEdits()
+	kept.KeepApplied = true
+	for gr, other := range map[schema.GroupResource]bool{configMaps().GroupResource(): true, secrets().GroupResource(): false} {
+		if (kept.Variant(gr) != standard.Variant(gr)) != other || (kept.Fingerprint(gr) != standard.Fingerprint(gr)) != other {
+			t.Errorf("%s: variants %q and %q, fingerprints %x and %x", gr, kept.Variant(gr), standard.Variant(gr), kept.Fingerprint(gr), standard.Fingerprint(gr))
+		}
+		if standard.Tightens(gr, kept) != other || kept.Tightens(gr, standard) {
+			t.Errorf("%s: tightens %t, and back %t", gr, standard.Tightens(gr, kept), kept.Tightens(gr, standard))
+		}
+		if keys := kept.Differ(standard, gr); slices.Equal(keys, []string{"keep"}) != other {
+			t.Errorf("%s: differ in %v", gr, keys)
+		}
+		if u := kept.Union(standard); u.Tightens(gr, standard) || standard.Tightens(gr, u) {
+			t.Errorf("%s: the union is %+v", gr, u)
+		}
+	}
+}
+
 func TestSecretsAreRedacted(t *testing.T) {
 	raw := secretWith(canary)
 	if !leaks(raw) {

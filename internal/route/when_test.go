@@ -116,11 +116,15 @@ func TestWhen(t *testing.T) {
 
 func TestWhenErrors(t *testing.T) {
 	for when, want := range map[string]SpecError{
-		`objct.status == 1`:                             {Line: 1, Column: 1, Msg: "undeclared reference to 'objct'"},
+		`objct.status == 1`:                             {Line: 1, Column: 1, Msg: `undeclared reference to 'objct'; did you mean "object"?`},
 		`metadata.name == "a" && foo`:                   {Line: 1, Column: 25, Msg: "undeclared reference to 'foo'"},
-		`metadata.nmae == "a"`:                          {Line: 1, Column: 9, Msg: "undefined field 'nmae'"},
+		`metadata.nmae == "a"`:                          {Line: 1, Column: 9, Msg: `undefined field 'nmae'; did you mean "name"?`},
 		"event.type == 'added' &&\n  event.kind == 'x'": {Line: 2, Column: 8, Msg: "undefined field 'kind'"},
 		`event.sequence > 1`:                            {Line: 1, Column: 6, Msg: "undefined field 'sequence'"},
+		`object.name.startWith("a")`:                    {Line: 1, Column: 22, Msg: `undeclared reference to 'startWith'; did you mean "startsWith"?`},
+		`object.items.exist(x, x == 1)`:                 {Line: 1, Column: 19, Msg: `undeclared reference to 'exist'; did you mean "exists"?`},
+		`Event.type == "added"`:                         {Line: 1, Column: 1, Msg: `undeclared reference to 'Event'; did you mean "event"?`},
+		`event.unrelated == "a"`:                        {Line: 1, Column: 6, Msg: `undefined field 'unrelated'`},
 		`metadata.name`:                                 {Line: 1, Column: 1, Msg: "the expression must be a bool, not string"},
 		`1 + 1`:                                         {Line: 1, Column: 1, Msg: "the expression must be a bool, not int"},
 		`object.x ==`:                                   {Line: 1, Column: 12, Msg: "Syntax error"},

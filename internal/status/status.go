@@ -116,7 +116,7 @@ type Watch struct {
 	Sources []Source  `json:"sources"`           // one for each resource, and namespace where those are watched one by one
 	Missing []Missing `json:"missing,omitempty"` // what it asks for and cannot be watched
 
-	Warnings []string `json:"warnings,omitempty"` // ambiguous names, and paths that match nothing
+	Warnings []string `json:"warnings,omitempty"` // ambiguous names, namespaces that do not exist, and paths that match nothing
 }
 
 // Missing is a part of a watch that is waited for.

@@ -104,6 +104,8 @@ type LogStats struct {
 	// First and Last are the bounds of the sequences in the log. Last is 0 when
 	// nothing was ever appended; First is greater than Last when nothing is left.
 	First, Last uint64
+	// Oldest is the sequence of the oldest record, First if there is none.
+	Oldest uint64
 	// Records and Bytes are what the log holds; Bytes are those of payloads.
 	Records, Bytes int64
 	// Trimmed reports whether records were deleted.
@@ -115,7 +117,11 @@ func (s *Store) LogStats() LogStats {
 	l := s.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogStats{First: l.low, Last: l.tail, Records: l.live.Count, Bytes: l.live.Bytes, Trimmed: l.live.High > 0}
+	stats := LogStats{First: l.low, Last: l.tail, Oldest: l.low, Records: l.live.Count, Bytes: l.live.Bytes, Trimmed: l.live.High > 0}
+	if len(l.marks) > 0 { // the first is of the oldest record
+		stats.Oldest = max(l.low, l.marks[0].sequence)
+	}
+	return stats
 }
 
 // readLogBytes is about how much payload one ReadLog returns at most.

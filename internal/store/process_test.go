@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -169,8 +170,8 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 		},
 		"export": func() error { return inspect.Export(dir, io.Discard, nil) },
 	} {
-		if err := open(); !errors.Is(err, ErrLocked) {
-			t.Errorf("%s: %v", what, err)
+		if err := open(); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(cmd.Process.Pid)) {
+			t.Errorf("%s: %v; it names the process %d", what, err, cmd.Process.Pid)
 		}
 	}
 	kill(t, cmd, lines)

@@ -54,6 +54,26 @@ func TestSequencesRise(t *testing.T) {
 	reopened("an empty volume", vfs.NewMem())
 }
 
+// TestOldestAfterReopening has the same oldest record before and after a restart.
+func TestOldestAfterReopening(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, Now: at(testEpoch)})
+	if st := s.LogStats(); st.Oldest <= st.Last {
+		t.Errorf("an empty log: %+v", st)
+	}
+	first := appendN(t, s, 3)[0]
+	if st := s.LogStats(); st.Oldest != first {
+		t.Errorf("the oldest record is %d, and %+v", first, st)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, "store", Options{FS: fs, Now: at(testEpoch)})
+	if st := s.LogStats(); st.Oldest != first {
+		t.Errorf("after a restart the oldest record is %d, and %+v", first, st)
+	}
+}
+
 // TestGapsInSequences reads a log and a queue over the gaps that openings leave.
 func TestGapsInSequences(t *testing.T) {
 	fs := vfs.NewMem()

@@ -143,7 +143,7 @@ func (p *parts) store() status.Store {
 		Path: p.st.Store.Path, Paused: h.Paused, Reason: h.Reason,
 		Bytes: h.Bytes, MaxBytes: h.MaxBytes, DiskFree: h.DiskFree, MinFree: h.MinFree,
 		LastCommit: h.LastCommit, CommitStuck: h.CommitStuck,
-		FirstEvent: log.First, LastEvent: log.Last, LoggedEvents: log.Records, LoggedBytes: log.Bytes,
+		FirstEvent: log.Oldest, LastEvent: log.Last, LoggedEvents: log.Records, LoggedBytes: log.Bytes,
 		Journal: p.journal(),
 	}
 	if h.Failed != nil {
@@ -303,10 +303,12 @@ func (p *parts) Backup(ctx context.Context, dir string) (int, error) {
 	if within, err := filepath.Rel(resolved(own), resolved(dir)); err == nil && filepath.IsLocal(within) {
 		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s is in the folder of the store", dir))
 	}
-	if err := p.d.store.Backup(ctx, dir); err != nil {
-		if errors.Is(err, fs.ErrExist) || errors.Is(err, store.ErrCopying) || errors.Is(err, fs.ErrPermission) {
-			err = admin.Refuse(http.StatusConflict, err)
-		}
+	switch err := p.d.store.Backup(ctx, dir); {
+	case errors.Is(err, fs.ErrExist):
+		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s exists already; name a new folder, which the backup makes", dir))
+	case errors.Is(err, store.ErrCopying), errors.Is(err, fs.ErrPermission):
+		return 0, admin.Refuse(http.StatusConflict, err)
+	case err != nil:
 		return 0, err
 	}
 	report, err := inspect.Check(dir)

@@ -30,6 +30,11 @@ func LoadWithin(file string, kinds sinks.Kinds, policy config.Policy) (*State, e
 	return compile(cfg, err, policy)
 }
 
+// unreadableError is the [ErrConfig] of a file that cannot be read.
+type unreadableError struct{ error }
+
+func (e *unreadableError) Unwrap() []error { return []error{ErrConfig, e.error} }
+
 // parse is LoadWithin of a file that has been read.
 func parse(file string, data []byte, kinds sinks.Kinds, policy config.Policy) (*plan.State, error) {
 	cfg, err := config.Parse(file, data, Blocks(kinds))
@@ -51,7 +56,7 @@ func compile(cfg *config.Config, err error, policy config.Policy) (*plan.State, 
 	if err != nil {
 		found, ok := errors.AsType[*config.Errors](err)
 		if !ok {
-			return nil, fmt.Errorf("%w: %w", ErrConfig, err) // the file cannot be read
+			return nil, &unreadableError{err}
 		}
 		cfg = found.Partial()
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/watcherd/watcherd/internal/nearest"
 )
 
 // MaxProblems bounds what is collected from one document.
@@ -262,7 +264,7 @@ func (d *Decoder) eachKey(n Node, f func(k *yaml.Node, key string, value Node)) 
 // unknownKey reports a key of the mapping n.
 func (d *Decoder) unknownKey(k *yaml.Node, n Node, key string, known []string, others Others) {
 	p := Problem{Line: k.Line, Column: k.Column, Path: Key(n.Path, key)}
-	near := Nearest(key, slices.Concat(known, others.Names))
+	near := nearest.Of(key, slices.Concat(known, others.Names))
 	switch {
 	case near != "":
 		p.Msg = fmt.Sprintf("unknown key; did you mean %q?", near)
@@ -300,61 +302,6 @@ func fieldsOf(t reflect.Type) fields {
 		}
 	}
 	return f
-}
-
-// maxCandidates bounds the work for one suggestion.
-const maxCandidates = 256
-
-// Nearest is the candidate that s was most likely meant to be, or "" when none
-// is near or too many are. Letter case is ignored, and so is the ending of a plural.
-func Nearest(s string, candidates []string) string {
-	if len(s) > maxShown || len(candidates) > maxCandidates {
-		return ""
-	}
-	best, least := "", 1+max(1, len(s)/3)
-	for _, c := range candidates {
-		if strings.EqualFold(s+"es", c) || strings.EqualFold(s, c+"es") {
-			return c
-		}
-		if d := distance(strings.ToLower(s), strings.ToLower(c), least); d < least {
-			best, least = c, d
-		}
-	}
-	return best
-}
-
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that turn a into b; it may stop at limit.
-func distance(a, b string, limit int) int {
-	if abs(len(a)-len(b)) >= limit {
-		return limit
-	}
-	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range previous {
-		previous[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		current[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				current[j] = min(current[j], before[j-2]+1)
-			}
-		}
-		before, previous, current = previous, current, before
-	}
-	return previous[len(b)]
-}
-
-func abs(n int) int {
-	if n < 0 {
-		return -n
-	}
-	return n
 }
 
 // mismatch reports a value of a wrong type.

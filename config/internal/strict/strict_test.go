@@ -9,39 +9,6 @@ import (
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
-func TestNearest(t *testing.T) {
-	known := []string{"selectorSide", "labelSelector", "fieldSelector", "drop", "redact", "name", "a"}
-	for text, want := range map[string]string{
-		"labelSelector":  "labelSelector",
-		"labelselector":  "labelSelector",
-		"lableSelector":  "labelSelector",
-		"labelSelectors": "labelSelector",
-		"feildSelector":  "fieldSelector",
-		"slectorside":    "selectorSide",
-		"dorp":           "drop",
-		"drops":          "drop",
-		"nam":            "name",
-		"":               "a",
-		"unrelated":      "",
-		"colour":         "",
-		"b":              "a",
-		"bc":             "",
-	} {
-		if got := strict.Nearest(text, known); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-	if got := strict.Nearest(strings.Repeat("a", 81), []string{strings.Repeat("a", 81)}); got != "" {
-		t.Errorf("a very long text: %q", got)
-	}
-	if got := strict.Nearest("drop", make([]string, 1000)); got != "" {
-		t.Errorf("very many candidates: %q", got)
-	}
-	if got := strict.Nearest("drop", nil); got != "" {
-		t.Errorf("no candidates: %q", got)
-	}
-}
-
 // TestPathsLeadBack: the path a value is reported with is one that finds it.
 func TestPathsLeadBack(t *testing.T) {
 	const text = `plain: 1
