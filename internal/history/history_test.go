@@ -372,18 +372,22 @@ func (w *world) miss() {
 	pause(time.Minute)
 	lost := w.now()
 	w.relist(known, from)
+	passed := func(name string) bool { return known[name] == nil && w.cluster[name] == nil }
+	if lost.Sub(from) <= 5*time.Minute && !slices.ContainsFunc(slices.Collect(maps.Keys(since)), func(name string) bool { return !passed(name) }) {
+		return // what came and went in a short time leaves no trace
+	}
 	for name, t := range since {
-		w.missed = append(w.missed, duration{t, lost})
-		if known[name] == nil && w.cluster[name] == nil { // it came and went
-			w.unseen[name] = append(w.unseen[name], duration{t, lost})
-		} else {
-			w.unseen[name] = append(w.unseen[name], duration{t, w.shownAt[name].Add(-1)})
+		until := lost
+		if !passed(name) {
+			until = w.shownAt[name].Add(-1)
 		}
+		w.missed, w.unseen[name] = append(w.missed, duration{t, lost}), append(w.unseen[name], duration{t, until})
 	}
 	w.obscured = append(w.obscured, duration{from, w.now()})
 }
 
-// relist shows the present objects to the committer, after a gap that began at a time.
+// relist shows the deletions and the present objects to the committer, after a gap that began at a
+// time. The last object carries the position of the list.
 func (w *world) relist(known map[string]*compact.Object, from time.Time) {
 	h, end := w.c.Handler(w.feed), w.seen
 	w.list.Store(&dynamicfactory.List{ResourceVersion: strconv.Itoa(w.version), End: end})
@@ -402,12 +406,12 @@ func (w *world) relist(known map[string]*compact.Object, from time.Time) {
 			show(name)
 		}
 	}
-	for _, name := range names {
-		o := w.cluster[name]
-		if o == nil {
-			continue
+	present := slices.Sorted(maps.Keys(w.cluster))
+	for i, name := range present {
+		o := w.cluster[name].WithPosition(0)
+		if i == len(present)-1 {
+			o = o.WithPosition(end)
 		}
-		o = o.WithPosition(end)
 		if w.cluster[name] = o; known[name] == nil {
 			h.OnAdd(o, false)
 		} else {
