@@ -34,7 +34,7 @@ image: ## the container image
 	docker build -t watcherd .
 
 soak: playground ## the long forms of the tests: hours
-	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./internal/standby ./internal/store ./internal/simulation ./pkg/dynamicfactory
+	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./internal/history ./internal/standby ./internal/store ./internal/simulation ./pkg/dynamicfactory
 	cd internal/ui/web && WATCHERD_SOAK=1 go test -trimpath -v -count 1 -timeout 6h -run TestLoad .
 
 playground: ## the API server of the demo and the tests; builds it once, prints where

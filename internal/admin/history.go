@@ -23,7 +23,7 @@ import (
 type History interface {
 	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
 	ListAt(ctx context.Context, all history.Objects, t time.Time, after string, limit int) (history.List, error)
-	Versions(ctx context.Context, o history.Object, from, to time.Time, limit int) (history.Versions, error)
+	Versions(ctx context.Context, q history.VersionQuery) (history.Versions, error)
 	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
 	Query(ctx context.Context, q history.Query) (history.Page, error)
 	Histogram(ctx context.Context, f history.Filter, buckets int) (history.Histogram, error)
@@ -96,10 +96,7 @@ func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 		return nil, problemf(http.StatusBadRequest, "order must be asc or desc")
 	}
 	page, err := s.cfg.History.Query(r.Context(), q)
-	if errors.Is(err, history.ErrContinue) {
-		return nil, problemf(http.StatusBadRequest, "%v", err)
-	}
-	return page, err
+	return page, badContinue(err)
 }
 
 // histogram answers with counts of what changed would list; ?buckets= of them.
@@ -160,22 +157,30 @@ func (s *Server) owned(r *http.Request, query url.Values) (any, error) {
 
 // versions answers with the versions of an object, the newest first.
 func (s *Server) versions(r *http.Request, query url.Values) (any, error) {
-	o, err := s.historyObject(r)
+	q := history.VersionQuery{Continue: query.Get("continue")}
+	var err error
+	if q.Object, err = s.historyObject(r); err != nil {
+		return nil, err
+	}
+	if q.From, q.To, err = period(query); err == nil {
+		err = inOrder(q.From, q.To)
+	}
 	if err != nil {
 		return nil, err
 	}
-	from, to, err := period(query)
-	if err == nil {
-		err = inOrder(from, to)
-	}
-	if err != nil {
+	if q.Limit, err = number(query, "limit", 100, maxPage); err != nil {
 		return nil, err
 	}
-	limit, err := number(query, "limit", 100, maxPage)
-	if err != nil {
-		return nil, err
+	versions, err := s.cfg.History.Versions(r.Context(), q)
+	return versions, badContinue(err)
+}
+
+// badContinue is an error as a problem, if it is of the client's continuation.
+func badContinue(err error) error {
+	if errors.Is(err, history.ErrContinue) {
+		return problemf(http.StatusBadRequest, "%v", err)
 	}
-	return s.cfg.History.Versions(r.Context(), o, from, to, limit)
+	return err
 }
 
 // diff answers with the difference of an object's states at ?from= and ?to=, which is now if
@@ -197,7 +202,7 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 		to = now
 	}
 	if from.IsZero() {
-		last, err := s.cfg.History.Versions(r.Context(), o, time.Time{}, to, 1)
+		last, err := s.cfg.History.Versions(r.Context(), history.VersionQuery{Object: o, To: to, Limit: 1})
 		if err != nil {
 			return nil, err
 		}

@@ -57,6 +57,7 @@ func TestHistory(t *testing.T) {
 		"objects/pods?at=-3d":                             {200, `"items":[]`},
 		"objects/pods/a/b?at=2099-01-31T12:00:00Z":        {400, "in the future"},
 		"objects/pods/a/b/diff?from=2099-01-31T12:00:00Z": {400, "in the future"},
+		"objects/pods/a/b/versions?continue=-":            {400, "continue is not what an earlier page gave"},
 		"objects/pods/a/b/versions?from=1h&to=2h":         {400, "after its end"},
 		"history?from=1h&to=2h":                           {400, "after its end"},
 		"history/histogram?from=1h&to=2h":                 {400, "after its end"},

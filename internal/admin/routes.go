@@ -180,7 +180,7 @@ func Operations() []Operation {
 		{Pattern: "GET /api/v1/objects/{resource}", Summary: "Objects that the watches see, or of a time", Parameters: "at namespace name labelSelector metadata columns" + page, Answer: map[string]any{}, serve: plain((*Server).objects)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}", Summary: "Objects of a namespace, or an object without one", Parameters: "at name labelSelector metadata columns" + page, Answer: map[string]any{}, serve: plain((*Server).objects)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}", Summary: "An object, or its state at a time", Parameters: "at metadata", Answer: map[string]any{}, serve: plain((*Server).objects)},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/versions", Summary: "The versions of an object", Parameters: "limit" + period, Answer: history.Versions{}, serve: asked((*Server).versions)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/versions", Summary: "The versions of an object", Parameters: "limit continue" + period, Answer: history.Versions{}, serve: asked((*Server).versions)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to", Answer: history.Difference{}, serve: asked((*Server).diff)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}, serve: asked((*Server).blame)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/owned", Summary: "The objects that an object owns", Parameters: "at limit", Answer: history.Owned{}, serve: asked((*Server).owned)},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,7 +38,21 @@ func BenchmarkUpdate(b *testing.B) {
 		"summary":           {Payload: []string{"summary"}},
 		"for":               {When: when, For: time.Hour},
 	} {
-		b.Run(name, func(b *testing.B) { benchmarkUpdate(b, spec) })
+		b.Run(name, func(b *testing.B) { benchmarkUpdate(b, spec, true) })
+	}
+}
+
+// BenchmarkHistory commits updates with and without a history, in turn. The route takes all of
+// them, with the object or without, or none.
+func BenchmarkHistory(b *testing.B) {
+	for name, spec := range map[string]route.Spec{
+		"object":   {},
+		"metadata": {Payload: []string{"metadata"}},
+		"unrouted": {Watches: []string{"another"}},
+	} {
+		for _, history := range []bool{true, false, true, false} {
+			b.Run(fmt.Sprintf("%s/history=%t", name, history), func(b *testing.B) { benchmarkUpdate(b, spec, history) })
+		}
 	}
 }
 
@@ -52,7 +67,7 @@ type bench struct {
 	at    time.Time
 }
 
-func openBench(b *testing.B, dir string, fs vfs.FS, spec route.Spec) *bench {
+func openBench(b *testing.B, dir string, fs vfs.FS, spec route.Spec, history bool) *bench {
 	b.Helper()
 	x := &bench{B: b, at: now}
 	var err error
@@ -71,7 +86,7 @@ func openBench(b *testing.B, dir string, fs vfs.FS, spec route.Spec) *bench {
 	router, err := route.Compile([]route.Spec{spec})
 	x.must(err)
 	x.c.adopt(router)
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, History: true}
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, History: history}
 	id, err := IdentityOf(&w, pods, "", "", redactKey)
 	x.must(err)
 	x.feed, x.codec, x.group = x.c.NewFeed(id, NewWatchRef(&w)), compact.NewCodecFor(dicts, "pods"), newGroup(x.c)
@@ -103,8 +118,8 @@ func (x *bench) update(n int, old, obj *compact.Object) {
 	}
 }
 
-func benchmarkUpdate(b *testing.B, spec route.Spec) {
-	x := openBench(b, "store", vfs.NewMem(), spec)
+func benchmarkUpdate(b *testing.B, spec route.Spec, history bool) {
+	x := openBench(b, "store", vfs.NewMem(), spec, history)
 	defer x.st.Close()
 	const objects = 1000
 	var states [2][objects]*compact.Object
@@ -115,13 +130,24 @@ func benchmarkUpdate(b *testing.B, spec route.Spec) {
 		x.group.add(&objectSeen{sighting: sighting{feed: x.feed, obj: states[0][i], at: x.at}, initial: true})
 	}
 	x.must(x.group.commit(false))
-	n := objects
+	n, began := objects, cpu(b)
 	for b.Loop() {
 		x.update(n, states[(n/objects+1)%2][n%objects], states[n/objects%2][n%objects])
 		n++
 	}
 	b.StopTimer()
+	b.ReportMetric(float64((cpu(b)-began).Microseconds())/float64(n-objects), "cpu-µs/op")
 	x.must(x.group.commit(false))
+}
+
+// cpu is the time that the process has used.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkHeld measures a committer, on a disk, whose route holds an event of each of so many
@@ -140,7 +166,7 @@ func BenchmarkHeld(b *testing.B) {
 
 func benchmarkHeld(b *testing.B, objects int) {
 	spec, dir := route.Spec{Throttle: time.Hour, Payload: []string{"object", "patch"}}, b.TempDir()
-	x := openBench(b, dir, vfs.Default, spec)
+	x := openBench(b, dir, vfs.Default, spec, true)
 	bucket := x.c.timers.throttles["sink"][0]
 	obj := x.pod(0, 1)
 	of := record.Record{
@@ -172,7 +198,7 @@ func benchmarkHeld(b *testing.B, objects int) {
 	for b.Loop() {
 		b.StopTimer()
 		before, began := heap(), time.Now()
-		x = openBench(b, dir, vfs.Default, spec)
+		x = openBench(b, dir, vfs.Default, spec, true)
 		x.at = x.at.Add(time.Duration(objects) * time.Millisecond)
 		x.group.lookAtTimers()
 		x.must(x.group.commit(true))

@@ -168,14 +168,14 @@ func TestVersionsWithADamagedRecord(t *testing.T) {
 			w.c.Flush()
 			a = next
 		}
-		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
 		w.must(err)
 		if len(v.Items) != 4 {
 			t.Fatalf("got %+v", v)
 		}
 		for i := range v.Items {
 			w.r.store = damagedAt{w.st, v.Items[i].Sequence}
-			damaged, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
+			damaged, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
 			w.must(err)
 			sequences := func(all []Version) (list []uint64) {
 				for _, x := range all {
@@ -369,7 +369,7 @@ func TestMemoryOfManyObjects(t *testing.T) {
 	}
 	defer st.Close()
 	dicts := compact.NewDictionaries(nil)
-	last := fill(t, st, dicts, objects, objects)
+	last := fill(t, st, dicts, objects, objects, "")
 	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
 	live := func() int {
 		var m runtime.MemStats
@@ -509,19 +509,19 @@ func TestSlowVersions(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		w.updates(100, 0)
-		want, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 1000)
+		want, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 1000})
 		w.must(err)
 		if len(want.Items) != 101 || want.More {
 			t.Fatalf("%d versions, more: %t", len(want.Items), want.More)
 		}
-		some, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 100)
+		some, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 100})
 		w.must(err)
 		if len(some.Items) != 100 || !some.More {
 			t.Errorf("of 101 versions %d, more: %t", len(some.Items), some.More)
 		}
 		w.r.store = slow{passing{w.st}}
 		began := time.Now()
-		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 1000)
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 1000})
 		w.must(err)
 		if took := time.Since(began); took > 2*patience || !v.More || len(v.Items) == 0 {
 			t.Errorf("%d versions in %v, more: %t", len(v.Items), took, v.More)
@@ -567,13 +567,13 @@ func TestOldVersions(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		w.updates(1000, time.Second)
-		all, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 2000)
+		all, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 2000})
 		w.must(err)
 		reads := &counted{Store: w.st}
 		w.r.store = reads
 		for _, i := range []int{0, 1, 500, 999, 1000} {
 			reads.n = 0
-			v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, all.Items[i].Time, 1)
+			v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), To: all.Items[i].Time, Limit: 1})
 			w.must(err)
 			if len(v.Items) != 1 || v.Items[0] != all.Items[i] || v.More != (i < 1000) {
 				t.Errorf("until version %d: got %+v", i, v)

@@ -70,7 +70,7 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 		return b, err
 	}
 	w := walker{Blame: b, reader: r, began: time.Now(), newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return !g.concerns(&o.Resource, o.Namespace, o.Name) })}
-	if err := r.newest(ctx, &o, time.Time{}, w.take); err != nil {
+	if err := r.newest(ctx, &o, time.Time{}, 0, w.take); err != nil {
 		return b, err
 	}
 	if w.last != nil {

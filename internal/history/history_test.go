@@ -1,6 +1,8 @@
 package history
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,7 +21,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +35,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/scrub"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -46,7 +51,15 @@ var (
 	names  = []string{"a", "b", "c", "d", "e", "f"}
 )
 
-func pod(name string) Object { return Object{pods, "ns", name} }
+func pod(name string) Object { return Object{pods, space(name), name} }
+
+// space is the namespace of an object: those of the first names share one, and so do all others.
+func space(name string) string {
+	if name == "b" || name == "c" {
+		return "few"
+	}
+	return "ns"
+}
 
 // world is a store that a committer writes to, and a model of what was in its ledger when.
 type world struct {
@@ -65,9 +78,13 @@ type world struct {
 	skewed   bool         // the clock was set wrong
 	cluster  map[string]*compact.Object
 	moments  []moment
-	noted    uint64     // the last record, as of the last moment
-	changes  []Change   // of the ledger, the oldest first
-	obscured []duration // periods in which history was off, or lost
+	noted    uint64                              // the last record, as of the last moment
+	changes  []Change                            // of the ledger, the oldest first
+	obscured []duration                          // periods in which history was off, or lost
+	missed   []duration                          // periods in which something changed unseen
+	unseen   map[string][]duration               // periods in which an object was not as the ledger has it, by name
+	shownAt  map[string]time.Time                // when the last list after a gap showed an object, by name
+	list     atomic.Pointer[dynamicfactory.List] // that the informer makes up for lost history with
 }
 
 type duration struct{ from, to time.Time }
@@ -86,8 +103,12 @@ type life struct {
 	dicts *compact.Dictionaries
 	codec *compact.Codec
 	r     *Reader
+	table *redact.Table
 	kill  func()
 	seen  uint64 // position
+
+	stage    string       // that a scrub goes on with
+	scrubbed *commit.Feed // the feed, once the scrub is done
 }
 
 // now is the clock of the world: that of the bubble, in this century, if it is not set wrong.
@@ -96,7 +117,7 @@ func (w *world) now() time.Time {
 }
 
 func newWorld(t *testing.T, seed uint64, keep time.Duration) *world {
-	w := &world{T: t, rng: rand.New(rand.NewPCG(seed, 1)), begin: time.Now(), disk: vfs.NewCrashableMem(), keep: keep, cluster: map[string]*compact.Object{}, version: 100}
+	w := &world{T: t, rng: rand.New(rand.NewPCG(seed, 1)), begin: time.Now(), disk: vfs.NewCrashableMem(), keep: keep, cluster: map[string]*compact.Object{}, unseen: map[string][]duration{}, version: 100}
 	w.shown.Store(100)
 	w.watch = plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
 	w.open()
@@ -117,9 +138,14 @@ func (stream) Ack(uint64)                            {}
 func (s stream) Checkpoint(uint64) string            { return strconv.FormatInt(s.w.shown.Load(), 10) }
 func (stream) Watch() (w dynamicfactory.WatchStatus) { return w }
 
-func (stream) Quiet(uint64) string                                    { return "" }
-func (stream) NextList(uint64, bool) (l dynamicfactory.List, ok bool) { return l, false }
-func (stream) Informer() cache.SharedIndexInformer                    { return objects{} }
+func (stream) Quiet(uint64) string                 { return "" }
+func (stream) Informer() cache.SharedIndexInformer { return objects{} }
+func (s stream) NextList(position uint64, _ bool) (l dynamicfactory.List, ok bool) {
+	if list := s.w.list.Load(); list != nil && position < list.End {
+		return *list, true
+	}
+	return l, false
+}
 
 type objects struct{ cache.SharedIndexInformer }
 
@@ -137,9 +163,9 @@ func (w *world) open() {
 	l := ledger.New(w.st, w.dicts)
 	var accepted redact.Accepted
 	accepted.Add(redact.Resource{Resource: "pods", Edits: w.watch.Edits})
-	table, err := redact.Compile(accepted, nil, make([]byte, 32))
+	w.table, err = redact.Compile(accepted, nil, make([]byte, 32))
 	w.must(err)
-	w.r = New(passing{w.st}, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: table.Edit})
+	w.r = New(passing{w.st}, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: w.table.Edit})
 	w.r.now = w.now
 	w.codec = compact.NewCodecFor(w.dicts, "pods")
 	w.c, err = commit.New(commit.Config{
@@ -276,8 +302,8 @@ func (w *world) object(name, uid string) *compact.Object {
 	w.version++
 	w.shown.Store(int64(w.version))
 	return w.encode(fmt.Appendf(nil,
-		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"},"spec":{"value":"%d","secret":"of %s"}}`,
-		name, uid, w.version, w.rng.IntN(3), uid))
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":%q,"resourceVersion":"%d"},"spec":{"value":"%d","secret":"of %s"}}`,
+		space(name), name, uid, w.version, w.rng.IntN(3), uid))
 }
 
 // step lets an object or more change, at one time.
@@ -290,28 +316,115 @@ func (w *world) step() {
 
 func (w *world) change() {
 	w.Helper()
-	h := w.c.Handler(w.feed)
 	for _, name := range names {
 		if w.rng.IntN(3) > 0 {
 			continue
 		}
-		old, uid := w.cluster[name], fmt.Sprint("u", w.version)
-		switch n := w.rng.IntN(10); {
-		case old == nil:
-			w.cluster[name] = w.object(name, uid)
-			h.OnAdd(w.cluster[name], false)
-		case n < 6:
-			w.cluster[name] = w.object(name, string(old.GetUID()))
-			h.OnUpdate(old, w.cluster[name])
-		case n < 7: // deleted and created again, unseen
-			w.cluster[name] = w.object(name, uid)
-			h.OnUpdate(old, w.cluster[name])
-		default:
-			gone := w.object(name, string(old.GetUID()))
-			delete(w.cluster, name)
-			h.OnDelete(gone)
+		w.observe(w.mutate(name))
+	}
+}
+
+// mutate lets an object change in the cluster, and returns its state before and the one since
+// then, or nil and its last one.
+func (w *world) mutate(name string) (old, object *compact.Object, deleted bool) {
+	old, uid := w.cluster[name], fmt.Sprint("u", w.version)
+	switch n := w.rng.IntN(10); {
+	case old == nil, n == 6: // created, or deleted and created again, unseen
+		w.cluster[name] = w.object(name, uid)
+	case n < 6:
+		w.cluster[name] = w.object(name, string(old.GetUID()))
+	default:
+		delete(w.cluster, name)
+		return old, w.object(name, string(old.GetUID())), true
+	}
+	return old, w.cluster[name], false
+}
+
+// observe has the committer see a change.
+func (w *world) observe(old, object *compact.Object, deleted bool) {
+	switch h := w.c.Handler(w.feed); {
+	case deleted:
+		h.OnDelete(object)
+	case old == nil:
+		h.OnAdd(object, false)
+	default:
+		h.OnUpdate(old, object)
+	}
+}
+
+// miss lets objects change unseen. The list that makes up for it shows the deletions, and all
+// objects one after the other.
+func (w *world) miss() {
+	known, from := maps.Clone(w.cluster), w.now()
+	pause := func(most time.Duration) { time.Sleep(1 + time.Duration(w.rng.Int64N(int64(most)))) }
+	since := map[string]time.Time{}
+	for range 1 + w.rng.IntN(4) {
+		pause(5 * time.Minute)
+		name := names[w.rng.IntN(len(names))]
+		if w.mutate(name); since[name].IsZero() {
+			since[name] = w.now()
 		}
 	}
+	if len(w.cluster) == 0 {
+		w.mutate(names[0])
+		since[names[0]] = w.now()
+	}
+	pause(time.Minute)
+	lost := w.now()
+	w.relist(known, from)
+	passed := func(name string) bool { return known[name] == nil && w.cluster[name] == nil }
+	if lost.Sub(from) <= 5*time.Minute && !slices.ContainsFunc(slices.Collect(maps.Keys(since)), func(name string) bool { return !passed(name) }) {
+		return // what came and went in a short time leaves no trace
+	}
+	for name, t := range since {
+		until := lost
+		if !passed(name) {
+			until = w.shownAt[name].Add(-1)
+		}
+		w.missed, w.unseen[name] = append(w.missed, duration{t, lost}), append(w.unseen[name], duration{t, until})
+	}
+	w.obscured = append(w.obscured, duration{from, w.now()})
+}
+
+// relist shows the deletions and the present objects to the committer, after a gap that began at a
+// time. The last object carries the position of the list.
+func (w *world) relist(known map[string]*compact.Object, from time.Time) {
+	h, end := w.c.Handler(w.feed), w.seen
+	w.list.Store(&dynamicfactory.List{ResourceVersion: strconv.Itoa(w.version), End: end})
+	w.c.HistoryLost(w.feed, dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseExpired, From: "1", To: strconv.Itoa(w.version), FromTime: from, ToTime: w.now(), Position: end,
+	})
+	w.shownAt = map[string]time.Time{}
+	show := func(name string) {
+		w.c.Flush()
+		w.shownAt[name] = w.now()
+		w.note()
+	}
+	for _, name := range names {
+		if o := known[name]; o != nil && w.cluster[name] == nil {
+			h.OnDelete(cache.DeletedFinalStateUnknown{Key: space(name) + "/" + name, Obj: o})
+			show(name)
+		}
+	}
+	present := slices.Sorted(maps.Keys(w.cluster))
+	for i, name := range present {
+		o := w.cluster[name].WithPosition(0)
+		if i == len(present)-1 {
+			o = o.WithPosition(end)
+		}
+		if w.cluster[name] = o; known[name] == nil {
+			h.OnAdd(o, false)
+		} else {
+			h.OnUpdate(known[name], o)
+		}
+		show(name)
+	}
+	w.list.Store(nil)
+}
+
+// within reports whether a time is in one of some periods.
+func within(t time.Time, periods []duration) bool {
+	return slices.ContainsFunc(periods, func(d duration) bool { return !t.Before(d.from) && !t.After(d.to) })
 }
 
 // lose loses history.
@@ -421,9 +534,13 @@ func (w *world) check() (exact, all int) {
 	_, horizon, err := w.r.horizon()
 	w.must(err)
 	clear := func(t time.Time) bool {
-		return !t.Before(horizon) && (w.keep == 0 || t.After(w.now().Add(-w.keep))) && !slices.ContainsFunc(w.obscured, func(d duration) bool { return !t.Before(d.from) && !t.After(d.to) })
+		return !t.Before(horizon) && (w.keep == 0 || t.After(w.now().Add(-w.keep))) && !within(t, w.obscured)
 	}
-	for range 20 {
+	for i := range 24 {
+		if busy := i >= 20; busy { // the scrub and retention go on amid the answers
+			w.r.store = &busyStore{passing{w.st}, w}
+			clear = func(time.Time) bool { return false }
+		}
 		t := w.someTime()
 		model := w.at(t)
 		list, err := w.r.ListAt(ctx, Objects{Resource: pods}, t, "", 100)
@@ -433,6 +550,10 @@ func (w *world) check() (exact, all int) {
 			if listed[s.Name] = shape(s.Object); s.As == Exact && listed[s.Name] != model[s.Name] {
 				w.Errorf("at %v the list has %q, want %q", t, listed[s.Name], model[s.Name])
 			}
+			if s.As == Exact && within(t, w.unseen[s.Name]) {
+				w.Errorf("%s in the list at %v is exact, and had changed unseen", s.Name, t)
+			}
+			w.checkSecret(&s)
 		}
 		if list.As == Exact {
 			want := maps.Clone(model)
@@ -441,8 +562,18 @@ func (w *world) check() (exact, all int) {
 					want[s.Name] = ""
 				}
 			}
-			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(listed))); diff != "" {
+			for _, name := range names {
+				if _, ok := listed[name]; ok && within(t, w.unseen[name]) { // not as an exact one
+					want[name] = ""
+				}
+			}
+			if diff := gocmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(listed))); diff != "" {
 				w.Errorf("list at %v: %s", t, diff)
+			}
+			for _, name := range names {
+				if _, ok := listed[name]; !ok && within(t, w.unseen[name]) {
+					w.Errorf("the list at %v is exact, and lacks %s, which changed unseen", t, name)
+				}
 			}
 		}
 		for _, name := range names {
@@ -456,18 +587,118 @@ func (w *world) check() (exact, all int) {
 				continue
 			}
 			exact++
+			w.checkSecret(&s)
+			if within(t, w.unseen[name]) {
+				w.Errorf("%s at %v is exact, and had changed unseen", name, t)
+			}
 			if got := shape(s.Object); got != model[name] || s.Exists != (model[name] != "") {
 				w.Errorf("%s at %v is %q, want %q", name, t, got, model[name])
 			}
 		}
 		w.checkPeriod(t, w.someTime())
+		w.checkListPages(t)
 	}
+	w.r.store = passing{w.st}
 	for _, name := range names {
 		w.checkVersions(name)
+		w.checkVersionPages(name)
 		w.checkBlame(name)
 	}
 	w.checkPages()
 	return exact, all
+}
+
+// checkSecret wants no state to have what the edits of now hide.
+func (w *world) checkSecret(s *State) {
+	w.Helper()
+	if len(w.watch.Edits.Redact) > 0 && bytes.Contains(s.Object, []byte(`"of u`)) {
+		w.Errorf("%s", s.Object)
+	}
+}
+
+// checkListPages compares the pages of a list with the states of its objects.
+func (w *world) checkListPages(t time.Time) {
+	w.Helper()
+	all := Objects{Resource: pods, Namespace: []string{"", "ns", "few", "none"}[w.rng.IntN(4)]}
+	got, want, after := map[string]State{}, map[string]State{}, ""
+	for pages := 0; ; pages++ {
+		list, err := w.r.ListAt(w.Context(), all, t, after, 1+w.rng.IntN(3))
+		w.must(err)
+		for _, s := range list.Items {
+			if _, twice := got[s.Name]; twice {
+				w.Errorf("%s is on two pages of a list at %v", s.Name, t)
+			}
+			got[s.Name] = s
+		}
+		if after = list.Continue; after == "" {
+			break
+		}
+		if pages > len(names) {
+			w.Fatalf("%d pages of a list at %v", pages, t)
+		}
+	}
+	if _, busy := w.r.store.(*busyStore); busy {
+		return // retention has gone on between two answers
+	}
+	for _, name := range names {
+		s, err := w.r.At(w.Context(), pod(name), t)
+		w.must(err)
+		if all.Namespace != "" && all.Namespace != space(name) || s.As == Exact && !s.Exists {
+			continue
+		}
+		if _, ok := got[name]; ok || s.Exists {
+			want[name] = s
+		}
+	}
+	if diff := gocmp.Diff(want, got, cmpopts.IgnoreUnexported(State{})); diff != "" {
+		w.Errorf("list of namespace %q at %v (-states +pages):\n%s", all.Namespace, t, diff)
+	}
+}
+
+// busyStore is a store in which retention, and a scrub, go on amid the answers.
+type busyStore struct {
+	passing
+	w *world
+}
+
+func (b *busyStore) rest() {
+	switch w := b.w; w.rng.IntN(8) {
+	case 0:
+		time.Sleep(time.Duration(w.rng.Int64N(int64(10 * time.Second))))
+	case 1:
+		if w.stage != scrub.Files { // which waits for the end of all reads
+			w.scrub()
+		}
+	}
+}
+
+func (b *busyStore) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	return b.passing.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		b.rest()
+		return f(blocks)
+	})
+}
+
+func (b *busyStore) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	b.rest()
+	return b.passing.ReadRecord(sequence)
+}
+
+// scrub takes a step of rewriting what is recorded as the edits of now want it.
+func (w *world) scrub() {
+	w.Helper()
+	if w.scrubbed == w.feed {
+		return
+	}
+	progress := ledger.Scrub{Resources: []string{"pods"}, Stage: w.stage}
+	progress, err := scrub.New(scrub.Config{
+		Store: w.st, Dictionaries: w.dicts, Edits: w.table, AtBarrier: w.c.AtBarrier, Now: w.now,
+		Keep: func(ledger.Scrub) error { return nil }, Count: func(int, int) {},
+	}, progress).Next(w.Context())
+	w.must(err)
+	if w.stage = progress.Stage; w.stage == "" {
+		w.scrubbed = w.feed
+	}
 }
 
 func (w *world) checkPeriod(from, to time.Time) {
@@ -488,6 +719,9 @@ func (w *world) checkPeriod(from, to time.Time) {
 	got, want := map[string]string{}, map[string]string{}
 	proven := c.Complete
 	for _, n := range c.Items {
+		if n.Before == Exact && within(from, w.unseen[n.Name]) || n.After == Exact && within(to, w.unseen[n.Name]) {
+			w.Errorf("an end of %v to %v is exact for %s, which had changed unseen: %+v", from, to, n.Name, n)
+		}
 		if n.Before == Exact && n.After == Exact {
 			got[n.Name] = n.Change
 		} else {
@@ -513,6 +747,10 @@ func (w *world) checkPeriod(from, to time.Time) {
 	if proven && !maps.Equal(got, want) {
 		w.Errorf("from %v to %v the changes are %v, want %v", from, to, got, want)
 	}
+	missed := slices.ContainsFunc(w.missed, func(d duration) bool { return !d.from.After(to) && !d.to.Before(from) })
+	if c.Complete && missed {
+		w.Errorf("the changes from %v to %v are complete, and some were unseen", from, to)
+	}
 	h, err := w.r.Histogram(ctx, Filter{From: from, To: to, Types: []event.Type{event.Added, event.Updated, event.Deleted}}, 1+w.rng.IntN(MaxBuckets))
 	w.must(err)
 	n := 0
@@ -520,6 +758,9 @@ func (w *world) checkPeriod(from, to time.Time) {
 		for _, k := range b.Counts {
 			n += k
 		}
+	}
+	if h.Complete && missed {
+		w.Errorf("the counts from %v to %v are complete, and some changes were unseen", from, to)
 	}
 	if want := len(w.changesIn(from, to)); n > want || h.Complete && n != want && (w.keep == 0 || !w.skewed) {
 		w.Errorf("from %v to %v there are %d changes, want %d (complete: %t)", from, to, n, want, h.Complete)
@@ -538,7 +779,7 @@ func (w *world) changesIn(from, to time.Time) (list []Change) {
 // checkVersions compares the versions of an object with the model's, which may be more.
 func (w *world) checkVersions(name string) {
 	w.Helper()
-	v, err := w.r.Versions(w.Context(), pod(name), time.Time{}, time.Time{}, 1+w.rng.IntN(100))
+	v, err := w.r.Versions(w.Context(), VersionQuery{Object: pod(name), Limit: 1 + w.rng.IntN(100)})
 	w.must(err)
 	model := slices.DeleteFunc(slices.Clone(w.changes), func(c Change) bool { return c.Name != name })
 	slices.Reverse(model)
@@ -557,6 +798,36 @@ func (w *world) checkVersions(name string) {
 			w.Errorf("%s has no summary: %+v", name, x)
 		}
 		i++
+	}
+}
+
+// checkVersionPages compares the pages of an object's versions, and two parts of them, with the
+// whole.
+func (w *world) checkVersionPages(name string) {
+	w.Helper()
+	read := func(q VersionQuery) (list []uint64) {
+		q.Object = pod(name)
+		for {
+			q.Limit = cmp.Or(q.Limit, 1+w.rng.IntN(5))
+			v, err := w.r.Versions(w.Context(), q)
+			w.must(err)
+			for _, x := range v.Items {
+				list = append(list, x.Sequence)
+			}
+			if v.More != (v.Continue != "") || v.More && v.Before != Exact {
+				w.Errorf("more is %t, the next page %q, before %s", v.More, v.Continue, v.Before)
+			}
+			if q.Continue = v.Continue; !v.More {
+				return list
+			}
+		}
+	}
+	all, t := read(VersionQuery{Limit: 10_000}), w.someTime()
+	if pages := read(VersionQuery{}); !slices.Equal(pages, all) {
+		w.Errorf("pages of the versions of %s are %v, want %v", name, pages, all)
+	}
+	if parts := append(read(VersionQuery{From: t.Add(1)}), read(VersionQuery{To: t})...); !slices.Equal(parts, all) {
+		w.Errorf("the versions of %s since %v and until then are %v, want %v", name, t, parts, all)
 	}
 }
 
@@ -685,6 +956,10 @@ func (w *world) checkTested(oldest bool) {
 // Histories of all kinds: no answer is wrong, and where nothing obscures the history all are
 // exact.
 func TestHistory(t *testing.T) {
+	seeds := uint64(2)
+	if os.Getenv("WATCHERD_SOAK") != "" {
+		seeds = 200
+	}
 	for name, tc := range map[string]struct {
 		keep         time.Duration
 		wild, skewed bool
@@ -692,7 +967,7 @@ func TestHistory(t *testing.T) {
 		"kept": {}, "trimmed": {keep: 5 * time.Minute}, "wild": {wild: true}, "wild and trimmed": {5 * time.Minute, true, false},
 		"a clock set wrong": {skewed: true}, "a clock set wrong, trimmed": {5 * time.Minute, false, true},
 	} {
-		for seed := range uint64(2) {
+		for seed := range seeds {
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, seed, tc.keep)
@@ -734,6 +1009,22 @@ func (w *world) turn(wild, skewed bool) {
 		if wild {
 			w.lose()
 		}
+	case 8:
+		if wild {
+			w.miss()
+		}
+	case 9: // a namespace goes with all that is in it
+		for _, name := range names {
+			if space(name) == "few" && w.cluster[name] != nil {
+				gone := w.object(name, string(w.cluster[name].GetUID()))
+				delete(w.cluster, name)
+				w.c.Handler(w.feed).OnDelete(gone)
+			}
+		}
+		w.c.Flush()
+		w.note()
+	case 10:
+		w.scrub()
 	case 4:
 		if wild {
 			w.watch.History = false
@@ -754,8 +1045,9 @@ func (w *world) turn(wild, skewed bool) {
 	}
 }
 
-// fill writes records of objects in turn, three milliseconds apart, and the states of the last ones.
-func fill(tb testing.TB, st *store.Store, dicts *compact.Dictionaries, objects, records int) (last time.Time) {
+// fill writes records of objects in turn, three milliseconds apart, and the states of the last
+// ones. more is JSON of members that each spec has.
+func fill(tb testing.TB, st *store.Store, dicts *compact.Dictionaries, objects, records int, more string) (last time.Time) {
 	codec := compact.NewCodec(dicts)
 	const size = 256 // of a commit
 	prev := map[int]uint64{}
@@ -768,7 +1060,7 @@ func fill(tb testing.TB, st *store.Store, dicts *compact.Dictionaries, objects, 
 			n := i % objects
 			at = at.Add(3 * time.Millisecond)
 			name := fmt.Sprintf("object-%d", n)
-			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`, name, i, i), nil, 0)
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d%s}}`, name, i, i, more), nil, 0)
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -805,19 +1097,23 @@ func BenchmarkMillion(b *testing.B) {
 	}
 	defer st.Close()
 	dicts := compact.NewDictionaries(nil)
-	at := fill(b, st, dicts, 5000, 1_000_000)
-	runtime.GC()
-	for before, idle := cpu(b), false; !idle; { // compactions go on for a while
-		time.Sleep(time.Second)
-		now := cpu(b)
-		before, idle = now, now-before < 20*time.Millisecond
-	}
+	at := fill(b, st, dicts, 5000, 1_000_000, "")
+	awaitQuiet(b)
 	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
+	if _, err := r.allGaps(); err != nil { // which a reader reads once
+		b.Fatal(err)
+	}
 	ctx, begin := b.Context(), at.Add(-50*time.Minute)
 	for name, ask := range map[string]func() error{
-		"versions": func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 100); return err },
-		"all":      func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 1000); return err },
-		"at":       func() error { _, err := r.At(ctx, pod("object-77"), at.Add(-25*time.Minute)); return err },
+		"versions": func() error {
+			_, err := r.Versions(ctx, VersionQuery{Object: pod("object-77"), Limit: 100})
+			return err
+		},
+		"all": func() error {
+			_, err := r.Versions(ctx, VersionQuery{Object: pod("object-77"), Limit: 1000})
+			return err
+		},
+		"at": func() error { _, err := r.At(ctx, pod("object-77"), at.Add(-25*time.Minute)); return err },
 		"page": func() error {
 			_, err := r.Query(ctx, Query{Filter: Filter{Manager: "kubectl-edit"}, Limit: 100})
 			return err
@@ -850,7 +1146,18 @@ func BenchmarkMillion(b *testing.B) {
 	}
 }
 
-// cpu is the time that the process has used.
+// awaitQuiet waits for the compactions that go on for a while.
+func awaitQuiet(b *testing.B) {
+	runtime.GC()
+	for before, idle := cpu(b), false; !idle; {
+		time.Sleep(time.Second)
+		now := cpu(b)
+		before, idle = now, now-before < 20*time.Millisecond
+	}
+}
+
+// cpu is the time that the process has used, which other processes lengthen less than the one
+// that has passed.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

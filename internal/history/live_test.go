@@ -119,7 +119,7 @@ func TestPagesBesideRetention(t *testing.T) {
 		w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
 		w.c.Flush()
 		w.r.store = &trims{passing{w.st}, 1, func() { w.trim(w.st.LogStats().Last) }}
-		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 100)
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 100})
 		w.must(err)
 		if len(v.Items) > 0 || v.Before != UnknownBefore {
 			t.Errorf("got %+v", v)
@@ -202,6 +202,48 @@ func TestListAfterAGap(t *testing.T) {
 				if f.As != Gap {
 					t.Errorf("it is %s who set %s of %s last", f.As, f.Path, name)
 				}
+			}
+		}
+	})
+}
+
+// The versions of a period are those that were recorded before its end, whatever the clock showed:
+// each is on one page.
+func TestVersionsWithAClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false)
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		for _, skew := range []time.Duration{0, time.Hour, time.Hour, 0, 0, 600 * time.Millisecond, 0, -time.Minute, 0} {
+			w.c.Flush()
+			time.Sleep(time.Second)
+			w.skew.Store(int64(skew))
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.c.Flush()
+		w.skew.Store(0)
+		time.Sleep(2 * time.Hour)
+		all, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 100})
+		w.must(err)
+		if len(all.Items) != 10 {
+			t.Fatalf("got %+v", all.Items)
+		}
+		for i, v := range all.Items {
+			until, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), To: v.Time, Limit: 100})
+			w.must(err)
+			state, err := w.r.At(t.Context(), pod("a"), v.Time)
+			w.must(err)
+			if len(until.Items) == 0 || until.Items[0].Sequence != state.Sequence || len(until.Items) < len(all.Items)-i {
+				t.Errorf("until version %d, at %v, with the state of record %d: got %+v", i, v.Time, state.Sequence, until.Items)
+			}
+			since, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), From: v.Time.Add(1), Limit: 100})
+			w.must(err)
+			if len(since.Items)+len(until.Items) != len(all.Items) {
+				t.Errorf("%d versions until %v and %d since then, of %d", len(until.Items), v.Time, len(since.Items), len(all.Items))
 			}
 		}
 	})

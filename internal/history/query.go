@@ -117,7 +117,7 @@ type Query struct {
 	Continue string // of the page before
 }
 
-// Test decides about changes what a Filter cannot.
+// Test decides about changes what a Filter cannot. It is for one goroutine at a time.
 type Test struct {
 	// Accepts decides about the record of a change. An error counts.
 	Accepts func(r *record.Record) (ok bool, err error)
@@ -156,6 +156,21 @@ const slice = 500 * time.Millisecond
 // ErrContinue is wrapped by the error for a continuation that no page gave.
 var ErrContinue = errors.New("continue is not what an earlier page gave")
 
+// token continues after a record.
+func token(sequence uint64) string { return strconv.FormatUint(sequence, 36) }
+
+// position is the record of a token, 0 if there is none.
+func position(token string) (uint64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	sequence, err := strconv.ParseUint(token, 36, 64)
+	if err != nil || sequence == 0 {
+		return 0, ErrContinue
+	}
+	return sequence, nil
+}
+
 // Query returns a page of changes.
 func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	p := Page{Items: []Change{}}
@@ -163,18 +178,16 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err != nil {
 		return p, err
 	}
-	if q.Continue != "" {
-		last, err := strconv.ParseUint(q.Continue, 36, 64)
-		switch {
-		case err != nil || last == 0:
-			return p, ErrContinue
-		case q.Oldest && q.From.IsZero():
-			low = last + 1 // which may be gone by now
-		case q.Oldest:
-			low = max(low, last+1)
-		default:
-			high = min(high, last-1)
-		}
+	switch last, err := position(q.Continue); {
+	case err != nil:
+		return p, err
+	case last == 0:
+	case q.Oldest && q.From.IsZero():
+		low = last + 1 // which may be gone by now
+	case q.Oldest:
+		low = max(low, last+1)
+	default:
+		high = min(high, last-1)
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
 	records, err := r.store.Records()
@@ -189,7 +202,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	}
 	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
 		if len(p.Items) == q.Limit || compared == maxCompared || last != 0 && time.Since(began) > slice {
-			p.Continue = strconv.FormatUint(last, 36)
+			p.Continue = token(last)
 			return errEnough
 		}
 		last = row.Sequence

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -541,27 +542,54 @@ type Version struct {
 // Versions are those of an object, the newest first.
 type Versions struct {
 	Items  []Version       `json:"items"`
-	More   bool            `json:"more,omitempty"` // there are older ones in the period: before is exact, and the time of the last item the end of the next page
+	More   bool            `json:"more,omitempty"` // there are older ones in the period: before is exact
 	Before As              `json:"before"`         // what is known of the time before the last item: exact if there was nothing
 	Gaps   []event.GapData `json:"gaps"`           // in which there may be more
+
+	Continue string `json:"continue,omitempty"` // for the next page, if there are more
+}
+
+// VersionQuery asks for a page of an object's versions.
+type VersionQuery struct {
+	Object
+	From, To time.Time // zero: no bound
+	Limit    int
+	Continue string // of the page before
 }
 
 // patience is how long the states of an object, or the objects of an answer, are read.
 const patience = 2 * time.Second
 
-// Versions returns at most limit versions of an object in a period. A zero time is no bound.
-func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, limit int) (Versions, error) {
+// Versions returns a page of an object's versions in a period: those since its begin and up to
+// its end, as [Reader.At] counts what the clock showed twice.
+func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error) {
 	out := Versions{Items: []Version{}, Before: UnknownBefore}
+	o, from, to := q.Object, q.From, q.To
+	below, err := position(q.Continue)
+	if err != nil {
+		return out, err
+	}
+	before, during := past{}, past{to: math.MaxUint64}
+	if !from.IsZero() {
+		before, err = r.until(from.Add(-1))
+	}
+	if err == nil && !to.IsZero() {
+		during, err = r.until(to)
+	}
+	if err != nil {
+		return out, err
+	}
 	shown, began := map[uint64][]byte{}, time.Now()
 	take := func(rec *stored) (more bool, err error) {
 		switch at := rec.Event.Time; {
-		case !to.IsZero() && at.After(to) || rec.Rerecorded:
+		case !during.has(rec.sequence, at) || rec.Rerecorded:
 			return true, nil
-		case at.Before(from):
+		case before.has(rec.sequence, at):
 			out.Before = Exact // it is known, and not asked for
 			return false, nil
-		case len(out.Items) == limit, len(out.Items) > 0 && time.Since(began) > patience:
+		case len(out.Items) == q.Limit, len(out.Items) > 0 && time.Since(began) > patience:
 			out.Before, out.More = Exact, true
+			out.Continue = token(out.Items[len(out.Items)-1].Sequence)
 			return false, nil
 		}
 		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type}
@@ -572,7 +600,7 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		out.Items = append(out.Items, v)
 		return true, err
 	}
-	if err := r.newest(ctx, &o, to, take); err != nil {
+	if err := r.newest(ctx, &o, to, below, take); err != nil {
 		return out, err
 	}
 	if from.IsZero() {
@@ -594,35 +622,14 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns
-// false. Those after a time may be left out; zero: none are. One that cannot be read has no
-// object.
-func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(*stored) (more bool, err error)) error {
-	entries, err := r.entries(o)
+// false. Those after a time may be left out; zero: none are. Those from the sequence below on
+// are; 0: none. One that cannot be read has no object.
+func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint64, take func(*stored) (more bool, err error)) error {
+	begin, high, err := r.beginning(o, to, below)
 	if err != nil {
 		return err
 	}
 	stats := r.store.LogStats()
-	begin, below := uint64(0), stats.Last
-	if len(entries) == 1 && entries[0].object != nil {
-		begin = entries[0].object.Sequence()
-	}
-	if !to.IsZero() {
-		next, err := r.firstAfter(to, o)
-		if err = ledger.IgnoreUnreadable(err); err != nil {
-			return err
-		}
-		if next != 0 {
-			rec, err := r.read(next)
-			if err != nil {
-				return err
-			}
-			if below = next - 1; rec == nil || begin == 0 {
-				begin = 0
-			} else {
-				begin = rec.Prev
-			}
-		}
-	}
 	more := true
 	for sequence := begin; sequence > unlogged && more; {
 		if err := stop(ctx); err != nil {
@@ -639,13 +646,13 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(
 		if more, err = take(rec); err != nil {
 			return err
 		}
-		below, sequence = sequence-1, rec.Prev
+		high, sequence = sequence-1, rec.Prev
 	}
 	if !more {
 		return nil
 	}
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
-	err = r.rows(stats.First, below, true, o.Name, keep, func(row *headline.Row) error {
+	err = r.rows(stats.First, high, true, o.Name, keep, func(row *headline.Row) error {
 		rec, err := r.read(row.Sequence)
 		if err != nil {
 			return err
@@ -667,6 +674,43 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(
 		return nil
 	}
 	return err
+}
+
+// beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
+// highest sequence that it may have.
+func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
+	high = r.store.LogStats().Last
+	if below != 0 {
+		rec, err := r.read(below)
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case rec == nil:
+			return 0, min(high, below-1), nil
+		case !same(rec.Event.Resource, o.Resource) || rec.Event.Namespace != o.Namespace || rec.Event.Name != o.Name:
+			return 0, 0, ErrContinue
+		}
+		return rec.Prev, below - 1, nil
+	}
+	entries, err := r.entries(o)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(entries) == 1 && entries[0].object != nil {
+		begin = entries[0].object.Sequence()
+	}
+	if to.IsZero() {
+		return begin, high, nil
+	}
+	next, err := r.firstAfter(to, o)
+	if err = ledger.IgnoreUnreadable(err); next == 0 || err != nil {
+		return begin, high, err
+	}
+	rec, err := r.read(next)
+	if rec == nil || begin == 0 {
+		return 0, next - 1, err
+	}
+	return rec.Prev, next - 1, err
 }
 
 // unreadable is the summary of a change whose record is damaged.

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -88,14 +89,36 @@ func (r *Reader) When(text string) (*history.Test, error) {
 		return condition.Match(&c.Change)
 	}}
 	if condition.ReadsHead() {
-		test.Rejects = func(row *headline.Row) bool {
-			return condition.RulesOut(&route.Head{
-				Type: row.Type, Resource: row.Resource, Cluster: r.inflater.Cluster,
-				Namespace: row.Namespace, Name: row.Name, Manager: row.Manager,
-			})
-		}
+		test.Rejects = r.rejects(condition)
 	}
 	return test, nil
+}
+
+// maxHeads bounds the verdicts that one test remembers.
+const maxHeads = 10_000
+
+// rejects is the Rejects of a test. Many changes have one head, those of an object by one
+// manager, and an evaluation takes microseconds.
+func (r *Reader) rejects(condition *route.Condition) func(*headline.Row) bool {
+	verdicts := map[route.Head]bool{}
+	return func(row *headline.Row) bool {
+		head := route.Head{
+			Type: row.Type, Resource: row.Resource, Cluster: r.inflater.Cluster,
+			Namespace: row.Namespace, Name: row.Name, Manager: row.Manager,
+		}
+		rejected, known := verdicts[head]
+		if known {
+			return rejected
+		}
+		if len(verdicts) == maxHeads {
+			clear(verdicts)
+		}
+		kept := head
+		kept.Namespace, kept.Name, kept.Manager = strings.Clone(head.Namespace), strings.Clone(head.Name), strings.Clone(head.Manager)
+		rejected = condition.RulesOut(&kept)
+		verdicts[kept] = rejected
+		return rejected
+	}
 }
 
 // Change makes the change of a record.

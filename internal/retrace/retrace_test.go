@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -37,6 +39,25 @@ func BenchmarkWhen(b *testing.B) {
 	for b.Loop() {
 		if ok, err := test.Accepts(rec); ok || err != nil {
 			b.Fatal(ok, err)
+		}
+	}
+}
+
+// TestRejects: the verdict on a headline is that of its own texts, which are valid during the call
+// only, however many came before.
+func TestRejects(t *testing.T) {
+	r := New(nil, &record.Inflater{}, func() *redact.Table { return nil })
+	test, err := r.When(`metadata.name == "pod-7" && event.changedBy.manager != "kubelet"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf []byte
+	for i := range 3 * maxHeads {
+		n, manager := i%(maxHeads+maxHeads/2), []string{"kubelet", "kubectl", ""}[i%3]
+		buf = fmt.Appendf(buf[:0], "pod-%d", n)
+		row := headline.Row{Type: event.Updated, Name: unsafe.String(&buf[0], len(buf)), Manager: manager}
+		if got, want := test.Rejects(&row), n != 7 || manager == "kubelet"; got != want && manager != "" {
+			t.Fatalf("%s by %q is rejected: %t", row.Name, manager, got)
 		}
 	}
 }
