@@ -23,6 +23,7 @@ type Writer struct {
 	at      store.Position
 	last    uint64                    // sequence of the stream's last message
 	proof   atomic.Pointer[time.Time] // when the last successful append was sent
+	written atomic.Uint64             // bytes of all messages
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
@@ -88,6 +89,9 @@ func (w *Writer) Age() time.Duration {
 	return max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))
 }
 
+// Written is the size in bytes of what was appended. It may be called from any goroutine.
+func (w *Writer) Written() uint64 { return w.written.Load() }
+
 func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, error) {
 	e := &Entry{Kind: kind, Replica: w.replica, Batch: batch}
 	e.Term, e.Sum = w.at.Term, after(w.at.Sum, w.at.Term, kind, w.id, batch)
@@ -103,6 +107,7 @@ func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, e
 			return nil, err
 		}
 		w.last++
+		w.written.Add(uint64(len(headers[i]) + len(body)))
 	}
 	e.Last = w.last
 	w.at = e.Position

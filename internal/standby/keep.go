@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -16,11 +17,13 @@ import (
 // snapshotRetry is the pause after a snapshot that failed: it may have read the whole store.
 const snapshotRetry = time.Minute
 
-// Run trims the journal, and keeps a snapshot that it continues, while the store is open. It returns when ctx is done
-// or the store fails.
+// Run trims the journal, and keeps a snapshot that it continues, while the store is open: every ten seconds, and sooner
+// when an eighth of the stream's room was written. It returns when ctx is done or the store fails.
 func (m *Member) Run(ctx context.Context) error {
-	ticker := time.NewTicker(syncEvery)
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	var kept time.Time
+	var at uint64 // what was written when it was kept
 	for {
 		select {
 		case <-ctx.Done():
@@ -29,9 +32,14 @@ func (m *Member) Run(ctx context.Context) error {
 			return m.store.Err()
 		case <-ticker.C:
 		}
+		written := m.writer.Written()
+		if time.Since(kept) < syncEvery && written-at < m.room/8 {
+			continue
+		}
 		if err := m.keep(ctx); err != nil {
 			return err
 		}
+		kept, at = time.Now(), written
 	}
 }
 
@@ -48,16 +56,24 @@ func (m *Member) keep(ctx context.Context) error {
 	return m.store.Err()
 }
 
-// trim removes the oldest entries when they take half of the stream's room, but none behind the snapshot, and none that this
-// directory could need after a crash of its machine. Without a snapshot it waits until three quarters are taken: a
-// journal that is full records nothing.
+// trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
+// snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
+// quarters are taken: a journal that is full records nothing.
 func (m *Member) trim(ctx context.Context, durable store.Position) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
 		return err
 	}
-	full := func(quarters uint64) bool { return x.MaxBytes > 0 && x.Bytes >= uint64(x.MaxBytes)/4*quarters }
-	before := min(x.First+(x.Last-x.First)/4, durable.First)
+	m.room = math.MaxUint64
+	if x.MaxBytes > 0 {
+		m.room = uint64(x.MaxBytes)
+	}
+	full := func(quarters uint64) bool { return x.Bytes >= m.room/4*quarters }
+	before := durable.First
+	if full(2) { // entries are about equally large
+		share := 1 - 0.375*float64(m.room)/float64(x.Bytes)
+		before = min(before, x.First+uint64(float64(x.Last-x.First)*share))
+	}
 	snapshot, err := m.snapshot(ctx)
 	if err != nil {
 		return err

@@ -53,6 +53,7 @@ type Member struct {
 	store   *store.Store    // as above
 	saving  chan struct{}   // holds a token while a snapshot is made
 	retry   time.Time       // of a snapshot that failed; of Run
+	room    uint64          // of the stream, in bytes; of Run, which learns it in its first round
 
 	mu    sync.Mutex
 	state replica.State // guarded by mu
