@@ -113,7 +113,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 		return err
 	}
 	say(said{Leads: true})
-	running.Go(func() { _ = s.Run(ctx) })                // its error is that of the store
+	running.Go(func() { _ = s.Run(ctx) })                   // its error is that of the store
 	every(300*time.Millisecond, func() { _ = m.Keep(ctx) }) // as above
 	every(often, func() {
 		asked := time.Now()
@@ -348,27 +348,31 @@ func (l *lives) covered() {
 		has, err := l.journal.Has(l.t.Context(), s.Position)
 		return err == nil && has
 	})
-	var x journal.Extent
-	l.await("the stream does not answer", func() (ok bool) {
-		var err error
-		x, err = l.journal.Extent(l.t.Context())
-		return err == nil
-	})
+	end := l.stream().State.LastSeq
 	l.await("a replica does not follow", func() bool {
 		l.restart()
-		return l.now[0].heard().last >= x.Last && l.now[1].heard().last >= x.Last
+		return l.now[0].heard().last >= end && l.now[1].heard().last >= end
 	})
+}
+
+// stream is what the servers say of it, once they do.
+func (l *lives) stream() (info *jetstream.StreamInfo) {
+	l.t.Helper()
+	l.await("the stream does not answer", func() bool {
+		s, err := l.js.Stream(l.t.Context(), "J")
+		if err == nil {
+			info = s.CachedInfo()
+		}
+		return err == nil
+	})
+	return info
 }
 
 // healthy returns when all servers have what the stream has.
 func (l *lives) healthy() {
 	l.t.Helper()
 	l.await("the cluster does not recover", func() bool {
-		s, err := l.js.Stream(l.t.Context(), "J")
-		if err != nil {
-			return false
-		}
-		c := s.CachedInfo().Cluster
+		c := l.stream().Cluster
 		return c != nil && c.Leader != "" && len(c.Replicas) == 2 &&
 			!slices.ContainsFunc(c.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
 	})
@@ -418,14 +422,12 @@ var troubles = []struct {
 		l.covered()
 	}},
 	{"purge", func(l *lives, random *rand.Rand, _ int) {
-		s, err := l.js.Stream(l.t.Context(), "J")
-		if err == nil {
-			x := s.CachedInfo().State
-			err = s.Purge(l.t.Context(), jetstream.WithPurgeSequence(x.FirstSeq+random.Uint64N(x.LastSeq-x.FirstSeq+1)))
-		}
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		state := l.stream().State
+		before := state.FirstSeq + random.Uint64N(state.LastSeq-state.FirstSeq+1)
+		l.await("the stream is not purged", func() bool {
+			s, err := l.js.Stream(l.t.Context(), "J")
+			return err == nil && s.Purge(l.t.Context(), jetstream.WithPurgeSequence(before)) == nil
+		})
 		l.covered()
 	}},
 	{"recreate", (*lives).recreate},
@@ -468,14 +470,11 @@ func (l *lives) cutOff(leader int, how func(*testkit.Proxy)) {
 // recreate makes the stream again, empty: both replicas refuse it, until one has adopted it.
 func (l *lives) recreate(*rand.Rand, int) {
 	l.t.Helper()
-	s, err := l.js.Stream(l.t.Context(), "J")
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	again := s.CachedInfo().Config
-	if err := l.js.DeleteStream(l.t.Context(), "J"); err != nil {
-		l.t.Fatal(err)
-	}
+	again := l.stream().Config
+	l.await("the stream is not deleted", func() bool {
+		err := l.js.DeleteStream(l.t.Context(), "J")
+		return err == nil || errors.Is(err, jetstream.ErrStreamNotFound)
+	})
 	l.await("the stream is not made", func() bool {
 		_, err := l.js.CreateStream(l.t.Context(), again)
 		return err == nil
