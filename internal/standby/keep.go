@@ -50,7 +50,7 @@ func (m *Member) keep(ctx context.Context) error {
 		return cmp.Or(m.store.Err(), err)
 	}
 	m.note(func(s *replica.State) { s.Last = durable.Last })
-	if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil && m.store.Err() == nil {
+	if err := m.trim(ctx, durable, m.save); err != nil && ctx.Err() == nil && m.store.Err() == nil {
 		m.cfg.Log.Warn("the journal is not trimmed", "error", err)
 	}
 	return m.store.Err()
@@ -58,8 +58,8 @@ func (m *Member) keep(ctx context.Context) error {
 
 // trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
 // snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
-// quarters are taken: a journal that is full records nothing.
-func (m *Member) trim(ctx context.Context, durable store.Position) error {
+// quarters are taken: a journal that is full records nothing. Save makes a snapshot.
+func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context) (*journal.Snapshot, error)) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
 		return err
@@ -79,9 +79,9 @@ func (m *Member) trim(ctx context.Context, durable store.Position) error {
 		return err
 	}
 	if snapshot == nil || snapshot.Old || full(2) && snapshot.First < before {
-		if fresh, err := m.save(ctx); err == nil {
+		if fresh, err := save(ctx); err == nil {
 			snapshot = fresh
-		} else if ctx.Err() == nil && m.store.Err() == nil && !errors.Is(err, errSaveLater) {
+		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
 			m.cfg.Log.Error("the snapshot of the journal fails; no replica can be seeded", "error", err)
 		}
 	}
@@ -91,10 +91,22 @@ func (m *Member) trim(ctx context.Context, durable store.Position) error {
 	case snapshot != nil && snapshot.First >= before:
 	case !full(3):
 		return nil
+	case snapshot != nil && snapshot.First > x.First:
+		before = snapshot.First
 	default:
 		m.cfg.Log.Error("the journal is trimmed beyond its snapshot; a replica that is behind cannot follow until there is another")
 	}
 	return m.client.Trim(ctx, before)
+}
+
+// makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this
+// directory.
+func (f *follower) makeRoom(ctx context.Context) error {
+	f.cfg.Log.Warn("the journal is full and nobody leads; this replica trims it")
+	if err := f.folder.Sync(); err != nil {
+		return err
+	}
+	return f.trim(ctx, f.folder.Position(), func(context.Context) (*journal.Snapshot, error) { return nil, errSaveLater })
 }
 
 // snapshot is what the journal continues; nil if there is none, or one that cannot be used.
@@ -117,7 +129,7 @@ func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
 	return s, nil
 }
 
-var errSaveLater = errors.New("it failed a moment ago")
+var errSaveLater = errors.New("it failed a moment ago, or this replica does not lead")
 
 // save makes a snapshot, for Run.
 func (m *Member) save(ctx context.Context) (*journal.Snapshot, error) {

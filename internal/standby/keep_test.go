@@ -3,11 +3,70 @@ package standby_test
 import (
 	"context"
 	crand "crypto/rand"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 )
+
+// TestFullStream: a leader that ends while the stream has no room is replaced all the same, without and with a snapshot, and a store
+// that is adopted begins its journal.
+func TestFullStream(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 1 << 20
+	fill := func(r *replica) {
+		t.Helper()
+		for filled := false; !filled; {
+			done := make(chan error, 1)
+			go func() { done <- g.random(r.store) }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(time.Second): // nobody trims
+				x, err := g.journalOf().Extent(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				filled = x.Bytes > uint64(g.maxBytes)*9/10
+				if filled {
+					r.store.StopAppends()
+				}
+				if err := <-done; filled == (err == nil) {
+					t.Fatal(err)
+				}
+			}
+		}
+		r.end(t)
+	}
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	fill(first)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill(second)
+	if err := errors.Join(g.lead(first), first.member.Keep(t.Context()), g.random(first.store)); err != nil {
+		t.Fatal(err)
+	}
+	fill(first)
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+}
 
 // TestTrimOnDemand writes many times what the stream has room for, as fast as it takes that: it is trimmed as it fills,
 // not once in ten seconds.
@@ -24,15 +83,10 @@ func TestTrimOnDemand(t *testing.T) {
 	go func() { kept <- r.member.Run(ctx) }()
 	deadline := time.Now().Add(patience)
 	for written := int64(0); written < 8*g.maxBytes; {
-		b := r.store.NewBatch()
-		payload := make([]byte, 16<<10)
-		_, _ = crand.Read(payload) // so that it is not compressed
-		b.Append(store.Record{Time: time.Now(), Payload: payload}, nil)
-		if err := r.store.Commit(b); err != nil {
+		if err := g.random(r.store); err != nil {
 			t.Fatal(err)
 		}
-		written += int64(len(payload))
-		g.log = append(g.log, string(payload))
+		written += randomSize
 		if time.Now().After(deadline) {
 			t.Fatalf("the stream of %d bytes has taken %d only", g.maxBytes, written)
 		}
@@ -42,4 +96,20 @@ func TestTrimOnDemand(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.same(r, g.replicas[1])
+}
+
+const randomSize = 16 << 10
+
+// random commits a record that cannot be compressed.
+func (g *group) random(s *store.Store) error {
+	b := s.NewBatch()
+	defer b.Discard()
+	payload := make([]byte, randomSize)
+	_, _ = crand.Read(payload)
+	b.Append(store.Record{Time: time.Now(), Payload: payload}, nil)
+	err := s.Commit(b)
+	if err == nil {
+		g.log = append(g.log, string(payload))
+	}
+	return err
 }

@@ -254,6 +254,10 @@ func (l *lives) await(what string, ok func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
+			for _, p := range l.now {
+				_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it prints where it is
+				<-p.ended
+			}
 			l.t.Fatalf("%s: not within %v", what, 2*patience)
 		}
 	}

@@ -313,6 +313,9 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 				}
 				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
 			}
+			if errors.Is(err, journal.ErrFull) { // of what nobody reads again
+				err = f.client.Trim(ctx, x.Last)
+			}
 		}
 		if final(err) {
 			return nil, err
@@ -430,6 +433,9 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	if errors.Is(err, store.ErrStolen) {
 		f.alive, f.resigned = time.Now(), false
 		return nil, nil //nolint:nilnil // as documented
+	}
+	if errors.Is(err, journal.ErrFull) {
+		return nil, f.makeRoom(ctx)
 	}
 	if err != nil {
 		return nil, err
