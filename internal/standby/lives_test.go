@@ -305,11 +305,7 @@ func (l *lives) verdict(p *process) {
 	case p.killed:
 	case h.end == nil:
 		l.t.Fatalf("writer %d ended without a word", p.writer)
-	case h.end.Stolen:
-		next := l.next(p)
-		if next == nil {
-			l.t.Fatalf("writer %d says that another leads: %s", p.writer, h.end.Error)
-		}
+	case h.end.Stolen: // by one that may not know yet: the answer to its first entry hangs
 	case h.end.Error != "":
 		l.t.Fatalf("writer %d: %s", p.writer, h.end.Error)
 	}
