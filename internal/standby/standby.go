@@ -335,6 +335,8 @@ func advise(err error) error {
 		return fmt.Errorf("%w; delete that stream: the leader makes another snapshot", err)
 	case errors.Is(err, journal.ErrNewer):
 		return fmt.Errorf("%w; upgrade this replica, too", err)
+	case errors.Is(err, journal.ErrOlder):
+		return fmt.Errorf("%w; when all replicas are of this release, give them another stream (store.journal.stream) and empty folders: every watch then starts like a new one", err)
 	case errors.Is(err, journal.ErrDiverged):
 		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then", err)
 	}

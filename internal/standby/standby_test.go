@@ -344,3 +344,25 @@ func TestNewerRelease(t *testing.T) {
 		t.Errorf("the directories differ:\n%s", diff)
 	}
 }
+
+// TestOlderLayout: a replica of a release with another layout of the store says what to do, and leaves the stream as it is.
+func TestOlderLayout(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	before, err := g.journalOf().Extent(t.Context()) // it makes the stream
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := fmt.Sprintf(`{"format":1,"layout":%d,"kind":"term"}`, layout.Version-1)
+	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {older}}, Data: []byte("?")}
+	if _, err := nodes[0].Connect().PublishMsg(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(g.replicas[0]); !errors.Is(err, journal.ErrOlder) || !strings.Contains(fmt.Sprint(err), "store.journal.stream") {
+		t.Errorf("%v", err)
+	}
+	if x, err := g.journalOf().Extent(t.Context()); err != nil || x.Last != before.Last+1 {
+		t.Errorf("the stream ends at %d: %v", x.Last, err)
+	}
+}
