@@ -7,6 +7,7 @@
 //	go run ./bench/run -quick          # a look at everything in a few minutes
 //	go run ./bench/run -only cpu -runs 1 -alone -profile cpu.prof
 //	go run ./bench/run -only memory -runs 1 -alone -many 1000000
+//	go run ./bench/run -only standby -out bench/STANDBY.md   # replicas beside NATS servers
 package main
 
 import (
@@ -39,7 +40,7 @@ var (
 func run(ctx context.Context) (err error) {
 	runs := flag.Int("runs", 5, "how often everything is measured")
 	quick := flag.Bool("quick", false, "fewer and smaller runs")
-	only := flag.String("only", "cpu,latency,sync,memory", "what to measure, in this order")
+	only := flag.String("only", "cpu,latency,sync,memory", "what to measure, in this order; or standby")
 	alone := flag.Bool("alone", false, "without the baseline")
 	profile := flag.String("profile", "", "file for a CPU profile of watcherd under updates")
 	out := flag.String("out", "", "file for the results (make bench: bench/RESULTS.md)")
@@ -55,12 +56,12 @@ func run(ctx context.Context) (err error) {
 	commit := command(ctx, "git", "describe", "--always", "--dirty")
 	b := &bench{dir: dir, commit: commit, profile: *profile, results: newResults(), size: sizes{
 		runs: *runs, pods: 1000, updates: 120_000, baselineUpdates: 12_000,
-		few: 10_000, many: 100_000, sync: 50_000, latencySeconds: 20,
+		few: 10_000, many: 100_000, sync: 50_000, latencySeconds: 20, takeOvers: 20,
 	}}
 	if *quick {
 		b.size = sizes{
 			runs: min(*runs, 2), pods: 1000, updates: 60_000, baselineUpdates: 6_000,
-			few: 5_000, many: 30_000, sync: 20_000, latencySeconds: 5,
+			few: 5_000, many: 30_000, sync: 20_000, latencySeconds: 5, takeOvers: 3,
 		}
 	}
 	if *many > 0 {
@@ -69,6 +70,10 @@ func run(ctx context.Context) (err error) {
 	if b.binaries, err = build(ctx, dir, *profile != ""); err != nil {
 		return err
 	}
+	report := b.report
+	if *only == standby {
+		report = b.standbyReport
+	}
 	for part := range strings.SplitSeq(*only, ",") {
 		if err := b.measure(ctx, part, *alone); err != nil {
 			return err
@@ -76,11 +81,11 @@ func run(ctx context.Context) (err error) {
 		if *out == "" {
 			continue
 		}
-		if err := os.WriteFile(*out, []byte(b.report(ctx)), 0o644); err != nil {
+		if err := os.WriteFile(*out, []byte(report(ctx)), 0o644); err != nil {
 			return err
 		}
 	}
-	fmt.Print("\n", b.report(ctx))
+	fmt.Print("\n", report(ctx))
 	return nil
 }
 
@@ -100,8 +105,10 @@ func (b *bench) measure(ctx context.Context, part string, alone bool) error {
 		return b.rounds(alone, func(c contender) error { return b.memory(ctx, c, b.size.sync) }, ours, theirs)
 	case "latency":
 		return b.latencies(ctx, alone)
+	case standby:
+		return b.standby(ctx)
 	default:
-		return fmt.Errorf("-only: unknown part %q; known are cpu, latency, sync, memory", part)
+		return fmt.Errorf("-only: unknown part %q; known are cpu, latency, sync, memory, standby", part)
 	}
 }
 

@@ -28,6 +28,7 @@ type sizes struct {
 	few, many                int // pods, for the slope of memory
 	sync                     int // pods, for the initial list and the restart
 	latencySeconds           int
+	takeOvers                int // of each kind
 }
 
 // in runs one measurement of a contender in a folder of its own.
@@ -56,47 +57,64 @@ func (b *bench) throughput(ctx context.Context, c contender) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, p.stop()) }()
-		lines := newCounter(filepath.Join(dir, outFile))
-		if err := p.awaitLines(ctx, lines, b.size.pods); err != nil {
-			return err
-		}
-		// The first round of updates warms up: dictionaries, pools, the heap.
-		if err := r.updates(ctx, b.size.pods); err != nil {
-			return err
-		}
-		if err := p.awaitLines(ctx, lines, 2*b.size.pods); err != nil {
-			return err
-		}
-		before, err := p.awaitRest(ctx)
-		if err != nil {
-			return err
-		}
-		updates := b.size.updates
-		if c.baseline {
-			updates = b.size.baselineUpdates
-		}
-		stopProfile := b.startProfile(ctx, c)
-		began := time.Now()
-		if err := r.updates(ctx, updates); err != nil {
-			return err
-		}
-		if err := p.awaitLines(ctx, lines, 2*b.size.pods+updates); err != nil {
-			return err
-		}
-		took := time.Since(began)
-		if err := stopProfile(); err != nil {
-			return err
-		}
-		after, err := p.awaitRest(ctx)
-		if err != nil {
-			return err
-		}
-		b.results.add(metricCPU, c, float64((after-before).Microseconds())/float64(updates))
-		b.results.add(metricRate, c, float64(updates)/took.Seconds())
-		_, peak, err := p.memory()
-		b.results.add(metricLoadPeak, c, peak/mebi)
-		return err
+		return b.underUpdates(ctx, c, p, filepath.Join(dir, outFile), r, func() error { return nil })
 	})
+}
+
+// underUpdates measures a program that has started, and calls warm when it is about to begin.
+func (b *bench) underUpdates(ctx context.Context, c contender, p *process, file string, r *replay, warm func() error) error {
+	lines := newCounter(file)
+	if err := p.awaitLines(ctx, lines, b.size.pods); err != nil {
+		return err
+	}
+	// The first round of updates warms up: dictionaries, pools, the heap.
+	if err := r.updates(ctx, b.size.pods, 0); err != nil {
+		return err
+	}
+	if err := p.awaitLines(ctx, lines, 2*b.size.pods); err != nil {
+		return err
+	}
+	before, err := p.awaitRest(ctx)
+	if err == nil {
+		err = warm()
+	}
+	if err != nil {
+		return err
+	}
+	updates := b.updatesOf(c)
+	stopProfile := b.startProfile(ctx, c)
+	began := time.Now()
+	if err := r.updates(ctx, updates, 0); err != nil {
+		return err
+	}
+	if err := p.awaitLines(ctx, lines, 2*b.size.pods+updates); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	if err := stopProfile(); err != nil {
+		return err
+	}
+	after, err := p.awaitRest(ctx)
+	if err != nil {
+		return err
+	}
+	b.results.add(metricCPU, c, perUpdate(after-before, updates))
+	b.results.add(metricRate, c, float64(updates)/took.Seconds())
+	_, peak, err := p.memory()
+	b.results.add(metricLoadPeak, c, peak/mebi)
+	return err
+}
+
+func (b *bench) updatesOf(c contender) int {
+	if c.baseline {
+		return b.size.baselineUpdates
+	}
+	return b.size.updates
+}
+
+// perUpdate is in microseconds.
+func perUpdate(used time.Duration, updates int) float64 {
+	return float64(used.Microseconds()) / float64(updates)
 }
 
 // startProfile takes a CPU profile until the returned function is called.

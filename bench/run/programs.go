@@ -15,27 +15,30 @@ import (
 )
 
 // binaries are the programs, built for the run.
-type binaries struct{ watcherd, baseline, replayd string }
+type binaries struct{ watcherd, baseline, replayd, nats string }
 
 func build(ctx context.Context, dir string, profile bool) (binaries, error) {
 	daemon := "./cmd/watcherd"
 	if profile {
 		daemon = "./bench/profiled"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", daemon, "./bench/baseline", "./bench/replayd")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", daemon, "./bench/baseline", "./bench/replayd", natsServer)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return binaries{}, fmt.Errorf("build the programs (run it in the repository's root): %w", err)
 	}
 	at := func(pkg string) string { return filepath.Join(dir, filepath.Base(pkg)) }
-	return binaries{watcherd: at(daemon), baseline: at("baseline"), replayd: at("replayd")}, nil
+	return binaries{watcherd: at(daemon), baseline: at("baseline"), replayd: at("replayd"), nats: at("nats-server")}, nil
 }
+
+const natsServer = "github.com/nats-io/nats-server/v2"
 
 // contender is a program and how it is set up.
 type contender struct {
 	name     string
 	baseline bool
-	old      bool // the state before an update is written too
+	old      bool   // the state before an update is written too
+	journal  string // of the configuration; "" for none
 }
 
 func (b *binaries) start(c contender, dir, kubeconfig, resource, namespace string, each bool) (*process, error) {
@@ -68,13 +71,17 @@ func config(c contender, resource, namespace string) string {
 	if c.old {
 		payload = "[object, oldObject]"
 	}
+	store := "{path: ./store}"
+	if c.journal != "" {
+		store = "{path: ./store, journal: " + c.journal + "}"
+	}
 	if namespace != "" {
 		namespaces = "\n  namespaces: {include: [" + namespace + "]}"
 	}
 	return fmt.Sprintf(`apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
 cluster: {name: bench}
-store: {path: ./store}
+store: %s
 admin: {listen: "127.0.0.1:0"}
 watches:
 - name: all
@@ -84,7 +91,7 @@ routes:
 sinks:
 - name: out
   file: {path: ./%s}
-`, resource, namespaces, payload, outFile)
+`, store, resource, namespaces, payload, outFile)
 }
 
 // replay is a running replay server.
@@ -118,9 +125,9 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 	return r, os.WriteFile(r.kubeconfig, []byte(text), 0o600)
 }
 
-// updates has the server send updates at full speed.
-func (r *replay) updates(ctx context.Context, n int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/_start?events=%d", r.url, n), nil)
+// updates has the server send updates, so many a second, 0 for full speed.
+func (r *replay) updates(ctx context.Context, n, rate int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/_start?events=%d&rate=%d", r.url, n, rate), nil)
 	if err != nil {
 		return err
 	}

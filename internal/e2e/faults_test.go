@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // fault is something that goes wrong at night, and where it has to show.
@@ -41,7 +42,7 @@ type night struct {
 	*client
 	t       *testing.T
 	cluster *testcluster.Cluster
-	proxy   *proxy
+	proxy   *testkit.Proxy
 	hook    *endpoint
 	admin   string
 	minFree string
@@ -82,7 +83,7 @@ func newNight(t *testing.T) *night {
 		admin: freeAddress(t), minFree: "1Mi",
 	}
 	a := account{ns, "reader"}
-	n.daemon = newDaemon(t, n.proxy.kubeconfig(t, c.UserKubeconfig(t, a.user())), n.config())
+	n.daemon = newDaemon(t, through(t, n.proxy, c, c.UserKubeconfig(t, a.user())), n.config())
 	// A connection that stands and is dead is found out by pings.
 	n.env = []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS=2", "HTTP2_PING_TIMEOUT_SECONDS=2"}
 	for _, u := range a.grant(t, c, n.daemon) {
@@ -159,7 +160,7 @@ func (n *night) faults() []fault {
 		},
 		{
 			name:  "a watch is forbidden",
-			begin: func() { n.cluster.Apply(n.t, n.less); n.proxy.cut() }, end: func() { n.cluster.Apply(n.t, n.full) },
+			begin: func() { n.cluster.Apply(n.t, n.less); n.proxy.Cut(); n.proxy.Mend() }, end: func() { n.cluster.Apply(n.t, n.full) },
 			tries: `watcherd_watch_forbidden_total{resource="secrets.v1",watch="hidden"}`,
 			check: "watch/hidden/secrets.v1/" + n.namespace, reason: "forbidden: ",
 			status: func(s *status.Status) bool { return sourceOf(s, "hidden").State == "forbidden" },
@@ -197,7 +198,7 @@ func (n *night) faults() []fault {
 			says:   `config file is not valid.*nonsense: unknown key`,
 		},
 		{
-			name: "the API server says nothing", begin: n.proxy.stall, end: n.proxy.resume, silent: true,
+			name: "the API server says nothing", begin: n.proxy.Hang, end: n.proxy.Mend, silent: true,
 			check: "watch/maps/configmaps.v1/" + n.namespace, reason: "backing-off: ",
 			status: func(s *status.Status) bool { return sourceOf(s, "maps").State == "backing-off" },
 			series: `watcherd_watch_state{resource="configmaps.v1",state="backing-off",watch="maps"}`,

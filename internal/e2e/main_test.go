@@ -49,6 +49,7 @@ type daemon struct {
 	kubeconfig string
 	cmd        *exec.Cmd
 	log        *testcluster.Output
+	binary     string        // "": of this source
 	stdout     io.Writer     // nil: the log
 	env        []string      // in addition to the test's
 	ended      chan struct{} // closed when the process has ended
@@ -97,9 +98,12 @@ func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *daemon) start(args ...string) {
 	d.t.Helper()
-	bin, err := binary()
-	if err != nil {
-		d.t.Fatal(err)
+	bin := d.binary
+	if bin == "" {
+		var err error
+		if bin, err = binary(); err != nil {
+			d.t.Fatal(err)
+		}
 	}
 	args = append([]string{"run", "--config", d.path("watcherd.yaml"), "--kubeconfig", d.kubeconfig}, args...)
 	d.cmd = exec.Command(bin, args...)

@@ -3,11 +3,15 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
 // TestFeeds has two feeds share the resources that one process watches, too, and kills each of them in a
@@ -77,6 +81,71 @@ func TestFeeds(t *testing.T) {
 	report(t, differences(one, union))
 	checkExact(t, w.history, one)
 	t.Logf("%d writes, %d events of one process, %d of two feeds", w.history.count(), len(one), len(union))
+}
+
+// TestFeedsWithStandby has two feeds with two replicas each, whose journals are on one NATS server, and kills their leaders in a
+// stream of random writes: nothing is missing in what the two deliver together, and nothing of one is in the other's.
+func TestFeedsWithStandby(t *testing.T) {
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	w := newClient(t, c, ns)
+	nodes := []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("the key of the journals"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type feed struct {
+		*pair
+		kinds  []kind
+		leader *daemon
+	}
+	var feeds []*feed
+	for name, kinds := range map[string][]kind{"core": kinds[:2], "groups": kinds[2:]} {
+		resources := map[string]string{"core": "[configmaps, pods]", "groups": "[deployments.apps, widgets.example.com]"}[name]
+		f := &feed{pair: &pair{t: t, nodes: nodes, events: filepath.Join(t.TempDir(), "events"), client: w}, kinds: kinds}
+		config := strings.Replace(feedConfig(ns), "[configmaps, pods, deployments.apps, widgets.example.com]", resources, 1)
+		config = strings.Replace(config, "./events/", f.events+"/", 1)
+		config = journaled(config, nodes, "FEED-"+name, key) + "feed: {name: " + name + "}\n"
+		for i := range f.daemons {
+			f.daemons[i] = newDaemon(t, c.Kubeconfig, config)
+		}
+		f.daemons[0].start()
+		f.leader, _ = f.lead([2]int{})
+		f.daemons[1].start()
+		w.settleAll(f.events, kinds...)
+		feeds = append(feeds, f)
+	}
+	writers := w.sustain(2, 60, 0)
+	rng := rand.New(rand.NewPCG(12, 12))
+	const ends = 2
+	for range ends {
+		for _, f := range feeds {
+			pause(t, time.Duration(rng.Int64N(int64(time.Second))))
+			before := f.terms()
+			f.leader.kill()
+			next, old := f.lead(before)
+			old.start()
+			f.leader = next
+		}
+	}
+	if err := writers(); err != nil {
+		t.Fatal(err)
+	}
+	var union []got
+	for _, f := range feeds {
+		w.settleAll(f.events, f.kinds...)
+		events := readEvents(t, f.events)
+		once := distinct(events)
+		for _, g := range once {
+			if !slices.ContainsFunc(f.kinds, func(k kind) bool { return g.Data.Object == nil || g.Data.Object.Kind == k.kind }) {
+				t.Fatalf("%s is in the feed of %v", g.Subject, f.kinds)
+			}
+		}
+		union = append(union, once...)
+		t.Logf("%d events, %d of them again", len(once), len(events)-len(once))
+	}
+	checkExact(t, w.history, union)
 }
 
 // differences compares two feeds, object path by object path: the ids and types in their order.

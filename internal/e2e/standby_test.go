@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,24 +45,29 @@ func newPair(t *testing.T) *pair {
 	if err := os.WriteFile(key, []byte("the key of the journal"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var urls []string
-	for _, n := range p.nodes {
-		urls = append(urls, n.URL)
-	}
-	config := killConfig(ns, p.URL)
-	config = strings.Replace(config, "store: {path: ./data}", fmt.Sprintf(`
-store:
-  path: ./data
-  journal:
-    nats: {urls: [%s], timeout: 2s}
-    stream: E2E
-    takeOverAfter: 3s
-    encryptionKey: {file: %s}`, strings.Join(urls, ", "), key), 1)
+	config := journaled(killConfig(ns, p.URL), p.nodes, "E2E", key)
 	config = strings.Replace(config, "./events/", p.events+"/", 1)
 	for i := range p.daemons {
 		p.daemons[i] = newDaemon(t, c.Kubeconfig, config)
 	}
 	return p
+}
+
+// journaled is a configuration with a journal in a stream of its own.
+func journaled(config string, nodes []*natstest.Node, stream, key string) string {
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, n.URL)
+	}
+	return strings.Replace(config, "store: {path: ./data}", fmt.Sprintf(`
+store:
+  path: ./data
+  journal:
+    nats: {urls: [%s], timeout: 2s}
+    stream: %s
+    replicas: %d
+    takeOverAfter: 3s
+    encryptionKey: {file: %s}`, strings.Join(urls, ", "), stream, len(nodes), key), 1)
 }
 
 // terms is how often a daemon has begun to lead.
@@ -122,14 +131,19 @@ func (p *pair) check(ends, restarts int) {
 }
 
 // TestStandby ends the leader again and again in a stream of writes: killed, killed with its disk lost, stopped in
-// order. The other takes over; everything is delivered, in order, once but for what was in flight.
+// order. The other takes over; everything is delivered, in order, once but for what was in flight. In a soak, it is killed 20
+// times in 50,000 writes, and each third time stopped in order besides.
 func TestStandby(t *testing.T) {
+	const long, longWrites = 30, 50_000
 	p := newPair(t)
 	leader, _ := p.start()
 	writers := p.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(3, 3))
 	ends, took := 0, map[bool][]time.Duration{} // by whether the leader resigned
-	for ; ends < 6 || soak() && p.history.count() < 50_000; ends++ {
+	for ; ends < 6 || soak() && ends < long; ends++ {
+		for soak() && p.history.count() < ends*longWrites/long {
+			pause(t, 100*time.Millisecond)
+		}
 		p.delivered()
 		pause(t, time.Duration(rng.Int64N(int64(time.Second))))
 		before, began := p.terms(), time.Now()
@@ -159,19 +173,74 @@ func TestStandby(t *testing.T) {
 	p.check(ends, 0)
 }
 
-// TestStandbyAsleep stops the leader's process until the other leads: it delivers nothing when it wakes, and ends.
+// slowHook stands before the receiver, and notes when each daemon has begun a delivery.
+type slowHook struct {
+	*httptest.Server
+	mu    sync.Mutex
+	begun map[string][]time.Time // guarded by mu; by path
+}
+
+// slow has the daemons deliver to a path each of a server that takes its time.
+func (p *pair) slow() *slowHook {
+	p.t.Helper()
+	h := &slowHook{begun: map[string][]time.Time{}}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.begun[r.URL.Path] = append(h.begun[r.URL.Path], time.Now())
+		h.mu.Unlock()
+		time.Sleep(200 * time.Millisecond)
+		p.Config.Handler.ServeHTTP(w, r)
+	}))
+	p.t.Cleanup(h.Close)
+	for i, d := range p.daemons {
+		text, err := os.ReadFile(d.path("watcherd.yaml"))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		d.configure(strings.Replace(string(text), p.URL, h.URL+path(i), 1))
+	}
+	return h
+}
+
+func path(daemon int) string { return fmt.Sprint("/", daemon) }
+
+// since is how many deliveries a daemon has begun before and after a time.
+func (h *slowHook) since(daemon int, at time.Time) (before, after int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, begun := range h.begun[path(daemon)] {
+		if begun.After(at) {
+			after++
+		} else {
+			before++
+		}
+	}
+	return before, after
+}
+
+// TestStandbyAsleep stops the leader's process, with a backlog at a slow webhook, until the other leads, in a soak for 30
+// seconds: it begins no delivery when it wakes, and ends.
 func TestStandbyAsleep(t *testing.T) {
 	p := newPair(t)
+	hook := p.slow()
 	asleep, _ := p.start()
+	index := slices.Index(p.daemons[:], asleep)
 	writers := p.sustain(2, 60, 0)
 	p.delivered()
-	before := p.terms()
+	before, began := p.terms(), time.Now()
 	asleep.signal(syscall.SIGSTOP)
 	p.lead(before)
 	p.delivered()
+	if soak() {
+		pause(t, 30*time.Second-time.Since(began))
+	}
+	woke := time.Now()
 	asleep.signal(syscall.SIGCONT)
 	if code := asleep.wait(); code != 3 {
 		t.Errorf("exit code %d of the leader that was replaced, want 3", code)
+	}
+	if before, after := hook.since(index, woke); before == 0 || after > 0 {
+		t.Errorf("the leader that was replaced began %d deliveries before it woke, and %d after", before, after)
 	}
 	asleep.start()
 	p.delivered()

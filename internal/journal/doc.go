@@ -21,5 +21,5 @@
 // # Who may use what
 //
 // A [Client] may be used from any goroutine. A [Reader] and a [Writer] belong to one goroutine each, but for
-// [Writer.Age].
+// [Writer.Age] and [Writer.Written].
 package journal

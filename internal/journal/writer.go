@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +24,22 @@ type Writer struct {
 	at      store.Position
 	last    uint64                    // sequence of the stream's last message
 	proof   atomic.Pointer[time.Time] // when the last successful append was sent
+	written atomic.Uint64             // bytes of all messages
+}
+
+// ErrFull: the stream has no room for the entry that begins a term, and no writer that trims it.
+var ErrFull = errors.New("the journal's stream is full")
+
+// full reports whether an append failed for want of room in the stream.
+func full(err error) bool {
+	const storeFailed = 10077 // with the reason in words
+	var e *jetstream.APIError
+	return errors.As(err, &e) && e.ErrorCode == storeFailed && strings.Contains(e.Description, "maximum bytes")
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
-// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream.
+// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream; [ErrFull] to be
+// called again after the stream was trimmed.
 func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
 	w := &Writer{j: r.j, replica: replica, id: rand.Text(), at: r.at, last: r.seen}
 	w.at.Term++
@@ -38,7 +51,7 @@ func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, 
 }
 
 // Begin begins a journal with a directory that has records and is in none, behind all that the stream has. Only copies
-// of the directory can follow.
+// of the directory can follow. It fails with [ErrFull] as Contend does.
 func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, error) {
 	x, err := j.Extent(ctx)
 	if err != nil {
@@ -88,6 +101,9 @@ func (w *Writer) Age() time.Duration {
 	return max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))
 }
 
+// Written is the size in bytes of what was appended. It may be called from any goroutine.
+func (w *Writer) Written() uint64 { return w.written.Load() }
+
 func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, error) {
 	e := &Entry{Kind: kind, Replica: w.replica, Batch: batch}
 	e.Term, e.Sum = w.at.Term, after(w.at.Sum, w.at.Term, kind, w.id, batch)
@@ -99,18 +115,20 @@ func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, e
 	e.First = w.last + 1
 	for i, body := range bodies {
 		m := &nats.Msg{Subject: w.j.subject(), Header: nats.Header{header: {string(headers[i])}}, Data: body}
-		if err := w.publish(ctx, m); err != nil {
+		if err := w.publish(ctx, m, kind); err != nil {
 			return nil, err
 		}
 		w.last++
+		w.written.Add(uint64(len(headers[i]) + len(body)))
 	}
 	e.Last = w.last
 	w.at = e.Position
 	return e, nil
 }
 
-// publish appends one message, and repeats that until its fate is known.
-func (w *Writer) publish(ctx context.Context, m *nats.Msg) error {
+// publish appends one message, and repeats that until its fate is known. Where there is no room, it waits for some, but
+// before a term: only a writer trims.
+func (w *Writer) publish(ctx context.Context, m *nats.Msg, kind Kind) error {
 	var silent time.Time // when it was said that there is no answer
 	began := time.Now()
 	for {
@@ -133,6 +151,8 @@ func (w *Writer) publish(ctx context.Context, m *nats.Msg) error {
 			return fmt.Errorf("append to the journal: %w", ctx.Err())
 		case errors.Is(err, store.ErrStolen), errors.Is(err, ErrDiverged), errors.Is(err, nats.ErrMaxPayload):
 			return err
+		case kind == Term && full(err):
+			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		if silent.IsZero() && time.Since(began) > attempt {
 			silent = time.Now()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -17,11 +18,13 @@ import (
 // snapshotRetry is the pause after a snapshot that failed: it may have read the whole store.
 const snapshotRetry = time.Minute
 
-// Run trims the journal, and keeps a snapshot that it continues, while the store is open. It returns when ctx is done
-// or the store fails.
+// Run trims the journal, and keeps a snapshot that it continues, while the store is open: every ten seconds, and sooner
+// when an eighth of the stream's room was written. It returns when ctx is done or the store fails.
 func (m *Member) Run(ctx context.Context) error {
-	ticker := time.NewTicker(syncEvery)
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	var kept time.Time
+	var at uint64 // what was written when it was kept
 	for {
 		select {
 		case <-ctx.Done():
@@ -30,9 +33,14 @@ func (m *Member) Run(ctx context.Context) error {
 			return m.store.Err()
 		case <-ticker.C:
 		}
+		written := m.writer.Written()
+		if time.Since(kept) < syncEvery && written-at < m.room/8 {
+			continue
+		}
 		if err := m.keep(ctx); err != nil {
 			return err
 		}
+		kept, at = time.Now(), written
 	}
 }
 
@@ -43,30 +51,38 @@ func (m *Member) keep(ctx context.Context) error {
 		return cmp.Or(m.store.Err(), err)
 	}
 	m.note(func(s *replica.State) { s.Last = durable.Last })
-	if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil && m.store.Err() == nil {
+	if err := m.trim(ctx, durable, m.save); err != nil && ctx.Err() == nil && m.store.Err() == nil {
 		m.cfg.Log.Warn("the journal is not trimmed", "error", err)
 	}
 	return m.store.Err()
 }
 
-// trim removes the oldest entries when they take half of the stream's room, but none behind the snapshot, and none that this
-// directory could need after a crash of its machine. Without a snapshot it waits until three quarters are taken: a
-// journal that is full records nothing.
-func (m *Member) trim(ctx context.Context, durable store.Position) error {
+// trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
+// snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
+// quarters are taken: a journal that is full records nothing. Save makes a snapshot.
+func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context) (*journal.Snapshot, error)) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
 		return err
 	}
-	full := func(quarters uint64) bool { return x.MaxBytes > 0 && x.Bytes >= uint64(x.MaxBytes)/4*quarters }
-	before := min(x.First+(x.Last-x.First)/4, durable.First)
+	m.room = math.MaxUint64
+	if x.MaxBytes > 0 {
+		m.room = uint64(x.MaxBytes)
+	}
+	full := func(quarters uint64) bool { return x.Bytes >= m.room/4*quarters }
+	before := durable.First
+	if full(2) { // entries are about equally large
+		share := 1 - 0.375*float64(m.room)/float64(x.Bytes)
+		before = min(before, x.First+uint64(float64(x.Last-x.First)*share))
+	}
 	snapshot, err := m.snapshot(ctx)
 	if err != nil {
 		return err
 	}
 	if snapshot == nil || snapshot.Old || full(2) && snapshot.First < before {
-		if fresh, err := m.save(ctx); err == nil {
+		if fresh, err := save(ctx); err == nil {
 			snapshot = fresh
-		} else if ctx.Err() == nil && m.store.Err() == nil && !errors.Is(err, errSaveLater) {
+		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
 			m.cfg.Log.Error("the snapshot of the journal fails; no replica can be seeded", "error", err)
 		}
 	}
@@ -76,10 +92,22 @@ func (m *Member) trim(ctx context.Context, durable store.Position) error {
 	case snapshot != nil && snapshot.First >= before:
 	case !full(3):
 		return nil
+	case snapshot != nil && snapshot.First > x.First:
+		before = snapshot.First
 	default:
 		m.cfg.Log.Error("the journal is trimmed beyond its snapshot; a replica that is behind cannot follow until there is another")
 	}
 	return m.client.Trim(ctx, before)
+}
+
+// makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this
+// directory.
+func (f *follower) makeRoom(ctx context.Context) error {
+	f.cfg.Log.Warn("the journal is full and nobody leads; this replica trims it")
+	if err := f.folder.Sync(); err != nil {
+		return err
+	}
+	return f.trim(ctx, f.folder.Position(), func(context.Context) (*journal.Snapshot, error) { return nil, errSaveLater })
 }
 
 // snapshot is what the journal continues; nil if there is none, or one that cannot be used.
@@ -102,7 +130,7 @@ func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
 	return s, nil
 }
 
-var errSaveLater = errors.New("it failed a moment ago")
+var errSaveLater = errors.New("it failed a moment ago, or this replica does not lead")
 
 // save makes a snapshot, for Run.
 func (m *Member) save(ctx context.Context) (*journal.Snapshot, error) {

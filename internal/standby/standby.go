@@ -54,6 +54,7 @@ type Member struct {
 	store   *store.Store    // as above
 	saving  chan struct{}   // holds a token while a snapshot is made
 	retry   time.Time       // of a snapshot that failed; of Run
+	room    uint64          // of the stream, in bytes; of Run, which learns it in its first round
 
 	mu    sync.Mutex
 	state replica.State // guarded by mu
@@ -303,6 +304,9 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 				}
 				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
 			}
+			if errors.Is(err, journal.ErrFull) { // of what nobody reads again
+				err = f.client.Trim(ctx, x.Last)
+			}
 		}
 		if final(err) {
 			return nil, err
@@ -322,6 +326,8 @@ func advise(err error) error {
 		return fmt.Errorf("%w; delete that stream: the leader makes another snapshot", err)
 	case errors.Is(err, journal.ErrNewer):
 		return fmt.Errorf("%w; upgrade this replica, too", err)
+	case errors.Is(err, journal.ErrOlder):
+		return fmt.Errorf("%w; when all replicas are of this release, give them another stream (store.journal.stream) and empty folders: every watch then starts like a new one", err)
 	case errors.Is(err, journal.ErrDiverged):
 		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then", err)
 	}
@@ -420,6 +426,9 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	if errors.Is(err, store.ErrStolen) {
 		f.alive, f.resigned = time.Now(), false
 		return nil, nil //nolint:nilnil // as documented
+	}
+	if errors.Is(err, journal.ErrFull) {
+		return nil, f.makeRoom(ctx)
 	}
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if !seedUntilKilled() {
+	if !seedUntilKilled() && !liveUntilKilled() {
 		natstest.VerifyMain(m)
 	}
 }
@@ -50,6 +49,7 @@ type group struct {
 	takeOver time.Duration
 	maxBytes int64 // of the stream
 	replicas [2]*replica
+	writer   int      // number of the writer; part of payloads
 	log      []string // payloads
 }
 
@@ -151,8 +151,9 @@ func (g *group) commit(s *store.Store, random *rand.Rand) error {
 	b := s.NewBatch()
 	defer b.Discard()
 	var added []string
-	for range 1 + random.IntN(20) {
-		payload := fmt.Sprintf("record %d", len(g.log)+len(added))
+	n := 1 + random.IntN(20)
+	for i := range n {
+		payload := fmt.Sprintf("%d %d %d", g.writer, len(g.log)+i, len(g.log)+n) // checked by histories
 		var routes []store.Route
 		for _, name := range s.Sinks() {
 			routes = append(routes, store.Route{Sink: name})
@@ -210,107 +211,12 @@ func contents(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestIdentical has two replicas take the lead from each other, most often while the other still writes, and with NATS
-// servers that are killed, stopped or wiped, and a stream that is trimmed: a leader that was replaced writes nothing more, no
-// record is lost or there twice, and both directories are the same in the end, although some were seeded.
-func TestIdentical(t *testing.T) {
-	t.Parallel()
-	lives := 12
-	if os.Getenv("WATCHERD_SOAK") != "" {
-		lives = 200
-	}
-	g := newGroup(t, natstest.StartCluster(t))
-	g.maxBytes = 512 << 10 // it is trimmed in some lives; full, it would take nothing
-	random := rand.New(rand.NewPCG(5, 5))
-	replaced := 0
-	for life := range lives {
-		next, old := g.replicas[life%2], g.replicas[1-life%2]
-		if random.IntN(6) == 0 {
-			if err := os.RemoveAll(next.dir); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if random.IntN(4) == 0 {
-			old.end(t)
-		}
-		led := make(chan error, 1)
-		go func() { led <- g.lead(next) }()
-		var failed error
-		for waiting := true; waiting; {
-			select {
-			case err := <-led:
-				if err != nil {
-					t.Fatalf("life %d: %v", life, err)
-				}
-				waiting = false
-			default:
-				if old.member != nil && failed == nil {
-					failed = g.work(old.store, random, 1+random.IntN(20))
-				}
-				time.Sleep(time.Duration(random.Int64N(int64(2 * g.takeOver)))) // a leader that is silent at times
-			}
-		}
-		if old.member != nil {
-			for failed == nil {
-				failed = g.work(old.store, random, 1)
-			}
-			if !errors.Is(failed, store.ErrStolen) {
-				t.Fatalf("life %d: the leader that was replaced: %v", life, failed)
-			}
-			replaced++
-			old.end(t)
-		}
-		if err := g.work(next.store, random, 5); err != nil {
-			t.Fatal(err)
-		}
-		node := g.nodes[random.IntN(len(g.nodes))]
-		trouble := random.IntN(8)
-		switch trouble {
-		case 0, 1:
-			node.Kill()
-		case 2:
-			node.Freeze()
-		}
-		for range 3 {
-			if err := errors.Join(g.work(next.store, random, 10), next.member.Keep(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-		}
-		switch trouble {
-		case 1:
-			node.Wipe()
-			fallthrough
-		case 0:
-			node.Start()
-		case 2:
-			node.Thaw()
-		}
-	}
-	last, other := g.replicas[(lives-1)%2], g.replicas[lives%2]
-	g.same(last, other)
-	t.Logf("%d lives, %d leaders replaced while they wrote, %d records", lives, replaced, len(g.log))
-}
-
 // same checks that a replica that leads has what was committed, ends it, has the other take over, and compares their
 // directories.
 func (g *group) same(last, other *replica) {
 	t := g.t
 	t.Helper()
-	var got []string
-	for after := uint64(0); ; {
-		items, err := last.store.ReadLog(after, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(items) == 0 {
-			break
-		}
-		for _, item := range items {
-			got = append(got, string(item.Payload))
-		}
-		after = items[len(items)-1].Sequence
-	}
-	if diff := cmp.Diff(g.log, got); diff != "" {
+	if diff := cmp.Diff(g.log, payloads(t, last.store)); diff != "" {
 		t.Errorf("the log differs from what was committed:\n%s", diff)
 	}
 	last.end(t)
@@ -320,6 +226,24 @@ func (g *group) same(last, other *replica) {
 	other.end(t)
 	if diff := cmp.Diff(contents(t, last.dir), contents(t, other.dir)); diff != "" {
 		t.Errorf("the directories differ:\n%s", diff)
+	}
+}
+
+// payloads are those of a store's log.
+func payloads(t *testing.T, s *store.Store) (all []string) {
+	t.Helper()
+	for after := uint64(0); ; {
+		items, err := s.ReadLog(after, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(items) == 0 {
+			return all
+		}
+		for _, item := range items {
+			all = append(all, string(item.Payload))
+		}
+		after = items[len(items)-1].Sequence
 	}
 }
 
@@ -418,5 +342,27 @@ func TestNewerRelease(t *testing.T) {
 	}
 	if diff := cmp.Diff(contents(t, first.dir), contents(t, second.dir)); diff != "" {
 		t.Errorf("the directories differ:\n%s", diff)
+	}
+}
+
+// TestOlderLayout: a replica of a release with another layout of the store says what to do, and leaves the stream as it is.
+func TestOlderLayout(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	before, err := g.journalOf().Extent(t.Context()) // it makes the stream
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := fmt.Sprintf(`{"format":1,"layout":%d,"kind":"term"}`, layout.Version-1)
+	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {older}}, Data: []byte("?")}
+	if _, err := nodes[0].Connect().PublishMsg(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(g.replicas[0]); !errors.Is(err, journal.ErrOlder) || !strings.Contains(fmt.Sprint(err), "store.journal.stream") {
+		t.Errorf("%v", err)
+	}
+	if x, err := g.journalOf().Extent(t.Context()); err != nil || x.Last != before.Last+1 {
+		t.Errorf("the stream ends at %d: %v", x.Last, err)
 	}
 }

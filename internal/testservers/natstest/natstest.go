@@ -59,6 +59,7 @@ type Spec struct {
 	MaxPayload     int32
 	ClusterPort    int    // 0: no cluster
 	Routes         string // of the cluster
+	NoAdvertise    bool   // clients learn no addresses of the cluster but those that they have
 }
 
 // User is a user with what it may publish and subscribe to; nil: everything.
@@ -96,7 +97,7 @@ func runNode(text string) error {
 		o.Users = append(o.Users, n.Users[i].option())
 	}
 	if n.ClusterPort != 0 {
-		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.ClusterPort}
+		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.ClusterPort, NoAdvertise: n.NoAdvertise}
 		o.Routes = server.RoutesFromStr(n.Routes)
 	}
 	s, err := server.NewServer(o)
@@ -213,6 +214,17 @@ func portOf(text string) (port int) {
 // StartCluster starts three servers that know each other.
 func StartCluster(t testing.TB) []*Node {
 	t.Helper()
+	return startCluster(t, Spec{})
+}
+
+// StartClusterBehind starts three servers whose clients learn no addresses but those that they are given: proxies.
+func StartClusterBehind(t testing.TB) []*Node {
+	t.Helper()
+	return startCluster(t, Spec{NoAdvertise: true})
+}
+
+func startCluster(t testing.TB, s Spec) []*Node {
+	t.Helper()
 	var ports []int
 	var routes []string
 	var taken []net.Listener // until all ports are known
@@ -230,9 +242,8 @@ func StartCluster(t testing.TB) []*Node {
 	}
 	var nodes []*Node
 	for i, port := range ports {
-		nodes = append(nodes, Start(t, Spec{
-			Name: fmt.Sprintf("n%d", i), Dir: t.TempDir(), Port: -1, ClusterPort: port, Routes: strings.Join(routes, ","),
-		}))
+		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), -1, port, strings.Join(routes, ",")
+		nodes = append(nodes, Start(t, s))
 	}
 	return nodes
 }

@@ -11,6 +11,7 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
@@ -46,24 +47,24 @@ func observe(t *testing.T, b *backend) (*client.Conn, jetstream.JetStream) {
 
 // destination is what both kinds of publishing have in common. Between the sink and the
 // server is a proxy.
-func (b *backend) destination(t *testing.T, p *proxy, js bool) sinktest.Destination {
+func (b *backend) destination(t *testing.T, p *testkit.Proxy, js bool) sinktest.Destination {
 	t.Setenv("NATS_TEST_PASSWORD", canary)
 	d := sinktest.Destination{
 		Config: func() sinks.Config {
-			c := configFor(p.url(), js)
+			c := configFor("nats://"+p.Addr, js)
 			c.User, c.Password = "me", &sinks.Secret{Env: "NATS_TEST_PASSWORD"}
 			return c
 		},
-		Break:   func(*testing.T) { p.cut() },
-		Hang:    func(*testing.T) { p.hang() },
-		Repair:  func(*testing.T) { p.mend() },
+		Break:   func(*testing.T) { p.Cut() },
+		Hang:    func(*testing.T) { p.Hang() },
+		Repair:  func(*testing.T) { p.Mend() },
 		Secrets: []string{canary},
 	}
 	if b.node != nil {
 		d.Hang = func(*testing.T) { b.node.Freeze() }
 		d.Repair = func(*testing.T) {
 			b.node.Thaw()
-			p.mend()
+			p.Mend()
 		}
 	}
 	return d
@@ -85,7 +86,7 @@ func TestConformanceJetStream(t *testing.T) {
 				makeStream(t, js, func(c *jetstream.StreamConfig) {
 					c.Name, c.Subjects, c.Storage = "OTHER", []string{"other"}, jetstream.FileStorage
 				})
-				p := newProxy(t, strings.TrimPrefix(b.url, "nats://"))
+				p := testkit.NewProxy(t, strings.TrimPrefix(b.url, "nats://"))
 				d := b.destination(t, p, true)
 				d.Format, d.Idempotent = mode.format, true
 				d.Received = func(t *testing.T) []string { return idsOf(stored(t, js)) }
@@ -105,7 +106,7 @@ func TestConformanceJetStream(t *testing.T) {
 					d.Restart = func(*testing.T) { b.node.Restart() }
 				}
 				d.Stop = func() {
-					p.stop()
+					p.Close()
 					nc.Close()
 					b.stop()
 				}
@@ -120,7 +121,7 @@ func TestConformanceCore(t *testing.T) {
 		b := ownProcess(t)
 		nc, _ := observe(t, b)
 		sub := subscribe(t, nc, "k8s.>")
-		p := newProxy(t, strings.TrimPrefix(b.url, "nats://"))
+		p := testkit.NewProxy(t, strings.TrimPrefix(b.url, "nats://"))
 		d := b.destination(t, p, false)
 		d.Received = func(t *testing.T) []string {
 			var out []string
@@ -134,7 +135,7 @@ func TestConformanceCore(t *testing.T) {
 			return out
 		}
 		d.Stop = func() {
-			p.stop()
+			p.Close()
 			nc.Close()
 			b.stop()
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
@@ -313,18 +314,17 @@ func TestStreamWithoutLeader(t *testing.T) {
 // one Write to the number of its rounds; what it took in that time is accepted.
 func TestWriteIsBounded(t *testing.T) {
 	srv, js := withServer(t, nil, asIs)
-	p := newProxy(t, srv.Addr().String())
-	t.Cleanup(p.stop)
-	c := configFor(p.url(), true)
+	p := testkit.NewProxy(t, srv.Addr().String())
+	c := configFor("nats://"+p.Addr, true)
 	c.Timeout = sinks.Duration(time.Second)
 	s := sinktest.Open(t, c)
 	events := sinktest.Events(60, 1) // one object: a round each
 	if err := s.Write(t.Context(), events[:1]); err != nil {
 		t.Fatal(err)
 	}
-	p.delay(200 * time.Millisecond)
+	p.Delay(200 * time.Millisecond)
 	err := s.Write(t.Context(), events[1:])
-	p.delay(0)
+	p.Delay(0)
 	wantClass(t, err, sinks.ClassRetry)
 	rest := failedOf(events[1:], err)
 	if err := s.Write(t.Context(), rest); err != nil {

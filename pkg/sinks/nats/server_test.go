@@ -3,7 +3,6 @@ package nats_test
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -113,119 +112,6 @@ func configFor(url string, js bool) *nats.Config {
 		c.JetStream = &nats.JetStream{Stream: "K8S"}
 	}
 	return c
-}
-
-// proxy stands between a sink and its server, to disturb them.
-type proxy struct {
-	listener net.Listener
-	target   string
-	done     sync.WaitGroup
-
-	mu    sync.Mutex
-	conns []net.Conn
-	down  bool
-	gate  chan struct{} // closed: open; what the server says waits for it
-	lag   time.Duration // how late what the server says is
-}
-
-func newProxy(t *testing.T, target string) *proxy {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: l, target: target, gate: make(chan struct{})}
-	close(p.gate)
-	p.done.Go(p.accept)
-	return p
-}
-
-func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
-
-func (p *proxy) accept() {
-	for {
-		in, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", p.target)
-		p.mu.Lock()
-		if err != nil || p.down {
-			in.Close()
-			if out != nil {
-				out.Close()
-			}
-			p.mu.Unlock()
-			continue
-		}
-		p.conns = append(p.conns, in, out)
-		p.mu.Unlock()
-		p.done.Go(func() { p.pump(out, in, false) })
-		p.done.Go(func() { p.pump(in, out, true) })
-	}
-}
-
-func (p *proxy) pump(to, from net.Conn, gated bool) {
-	defer to.Close()
-	defer from.Close()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		if gated {
-			p.mu.Lock()
-			gate, lag := p.gate, p.lag
-			p.mu.Unlock()
-			<-gate
-			time.Sleep(lag)
-		}
-		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
-			return
-		}
-	}
-}
-
-// cut closes all connections and refuses new ones.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.down = true
-	for _, c := range p.conns {
-		c.Close()
-	}
-	p.conns = nil
-}
-
-// hang holds back what the server says.
-func (p *proxy) hang() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gate = make(chan struct{})
-}
-
-// delay makes everything that the server says late by d.
-func (p *proxy) delay(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lag = d
-}
-
-// mend ends cut and hang.
-func (p *proxy) mend() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.down = false
-	select {
-	case <-p.gate:
-	default:
-		close(p.gate)
-	}
-}
-
-func (p *proxy) stop() {
-	p.listener.Close()
-	p.cut()
-	p.mend()
-	p.done.Wait()
 }
 
 // subscriber collects what core NATS hands on.

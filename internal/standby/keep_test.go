@@ -1,0 +1,120 @@
+package standby_test
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/standby"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// TestFullStream: a leader that ends while the stream has no room is replaced all the same, without and with a snapshot, and a store
+// that is adopted begins its journal.
+func TestFullStream(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 1 << 20
+	fill := func(r *replica) { // to the last byte: entries without a batch have the size of one that begins a term
+		t.Helper()
+		j := g.journalOf()
+		for {
+			x, err := j.Extent(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			left, size := uint64(g.maxBytes)-x.Bytes, randomSize
+			if left < 2*randomSize {
+				size = 256
+			}
+			if left < 2<<10 {
+				break
+			}
+			if err := g.random(r.store, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var err error
+		for err == nil {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err = r.store.EraseReplicas(ctx)
+			cancel()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		r.store.StopAppends()
+		r.end(t)
+	}
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	fill(first)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill(second)
+	if err := errors.Join(g.lead(first), first.member.Keep(t.Context()), g.random(first.store, randomSize)); err != nil {
+		t.Fatal(err)
+	}
+	fill(first)
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+}
+
+// TestTrimOnDemand writes many times what the stream has room for, as fast as it takes that: it is trimmed as it fills,
+// not once in ten seconds.
+func TestTrimOnDemand(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 1 << 20
+	r := g.replicas[0]
+	if err := g.lead(r); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- r.member.Run(ctx) }()
+	deadline := time.Now().Add(patience)
+	for written := int64(0); written < 8*g.maxBytes; {
+		if err := g.random(r.store, randomSize); err != nil {
+			t.Fatal(err)
+		}
+		written += randomSize
+		if time.Now().After(deadline) {
+			t.Fatalf("the stream of %d bytes has taken %d only", g.maxBytes, written)
+		}
+	}
+	stop()
+	if err := <-kept; err != nil {
+		t.Fatal(err)
+	}
+	g.same(r, g.replicas[1])
+}
+
+const randomSize = 16 << 10
+
+// random commits a record that cannot be compressed.
+func (g *group) random(s *store.Store, size int) error {
+	b := s.NewBatch()
+	defer b.Discard()
+	payload := make([]byte, size)
+	_, _ = crand.Read(payload)
+	b.Append(store.Record{Time: time.Now(), Payload: payload}, nil)
+	err := s.Commit(b)
+	if err == nil {
+		g.log = append(g.log, string(payload))
+	}
+	return err
+}
