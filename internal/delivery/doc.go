@@ -63,7 +63,7 @@
 //
 // worker.go opens a sink and runs engine.go, the loop of one goroutine: queue.go reads
 // ahead, prepare.go makes events of records, form.go makes batches (lane.go), write.go
-// writes, heartbeat.go shows that it does, settle.go and outcome.go judge the results. The meaning of a failure is in
+// writes, and shows with heartbeats that it does, settle.go and outcome.go judge the results. The meaning of a failure is in
 // circuit.go (the sink) and outcome.go (an event), its record in deadletter.go, status.go
 // and note.go.
 //

@@ -143,6 +143,14 @@ type Writer interface {
 	Commit(b *store.Batch) error
 }
 
+// DeleteMeta deletes one value for good.
+func DeleteMeta(store Writer, key string) error {
+	b := store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(key)
+	return store.Commit(b)
+}
+
 // PutMeta makes one value durable.
 func PutMeta(store Writer, key string, value []byte) error {
 	b := store.NewBatch()

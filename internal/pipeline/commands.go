@@ -56,7 +56,7 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
+		if err := ledger.DeleteMeta(m.store, pausedMeta+name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
 		var err error
@@ -120,13 +120,6 @@ func (m *Manager) PauseSink(ctx context.Context, name string) error {
 	})
 }
 
-func (m *Manager) endPause(name string) error {
-	b := m.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(pausedMeta + name)
-	return m.store.Commit(b)
-}
-
 // ResumeSink ends the pause of a sink, and has one that waits for its next attempt tried
 // now.
 func (m *Manager) ResumeSink(ctx context.Context, name string) error {
@@ -138,7 +131,7 @@ func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st == nil || st.Sink(name) == nil {
 			return unknownSink(st, name)
 		}
-		if err := m.endPause(name); err != nil {
+		if err := ledger.DeleteMeta(m.store, pausedMeta+name); err != nil {
 			return err
 		}
 		if sw := m.sinkWorker(name); sw != nil { // or it starts so

@@ -174,10 +174,7 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 // forgetAbsence deletes the note of a sink that was purged, before there is another of its
 // name.
 func (m *Manager) forgetAbsence(sink string) error {
-	b := m.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(leftMeta + sink)
-	return ledger.StoreError(m.store.Commit(b), "note of the purged sink %s", sink)
+	return ledger.StoreError(ledger.DeleteMeta(m.store, leftMeta+sink), "note of the purged sink %s", sink)
 }
 
 // reportAbsences reports to the sinks that are back what they have missed for good, after

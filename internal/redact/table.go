@@ -17,7 +17,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Table holds compiled edits. It is immutable and safe for concurrent use. A nil Table
+// Table holds compiled edits. But for its counts it is immutable once it is used, and it is safe for
+// concurrent use: readers get it through an atomic pointer of its owner. A nil Table
 // edits nothing.
 type Table struct {
 	resources map[schema.GroupResource][]*rules

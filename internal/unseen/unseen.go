@@ -16,9 +16,6 @@ type Name struct {
 	lacked atomic.Uint64 // changes without it, before the first with it
 }
 
-// Seen reports whether a change had it.
-func (n *Name) Seen() bool { return n.seen.Load() }
-
 // Have records a change that has it.
 func (n *Name) Have() {
 	if !n.seen.Load() {

@@ -136,37 +136,28 @@ func labelsOf(id cache.InformerNameAndResource) []string {
 }
 
 func (p *informerMetrics) NewQueuedItemMetric(id cache.InformerNameAndResource) cache.GaugeMetric {
-	return reservedGauge{id, p.queued.WithLabelValues(labelsOf(id)...)}
+	return reserved{id, p.queued.WithLabelValues(labelsOf(id)...).Set}
 }
 
 func (p *informerMetrics) NewProcessingLatencyMetric(id cache.InformerNameAndResource) cache.HistogramMetric {
-	return reservedHistogram{id, p.latency.WithLabelValues(labelsOf(id)...)}
+	return reserved{id, p.latency.WithLabelValues(labelsOf(id)...).Observe}
 }
 
 func (p *informerMetrics) NewStoreResourceVersionMetric(id cache.InformerNameAndResource) cache.GaugeMetric {
-	return reservedGauge{id, p.version.WithLabelValues(labelsOf(id)...)}
+	return reserved{id, p.version.WithLabelValues(labelsOf(id)...).Set}
 }
 
-// reservedGauge and reservedHistogram stop counting for an informer that has
+// reserved is a gauge or a histogram that stops counting for an informer that has
 // stopped, as client-go asks of them.
-type reservedGauge struct {
-	id    cache.InformerNameAndResource
-	gauge prometheus.Gauge
+type reserved struct {
+	id  cache.InformerNameAndResource
+	put func(float64)
 }
 
-func (g reservedGauge) Set(v float64) {
-	if g.id.Reserved() {
-		g.gauge.Set(v)
+func (r reserved) Set(v float64) {
+	if r.id.Reserved() {
+		r.put(v)
 	}
 }
 
-type reservedHistogram struct {
-	id        cache.InformerNameAndResource
-	histogram prometheus.Observer
-}
-
-func (h reservedHistogram) Observe(v float64) {
-	if h.id.Reserved() {
-		h.histogram.Observe(v)
-	}
-}
+func (r reserved) Observe(v float64) { r.Set(v) }

@@ -115,10 +115,7 @@ func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) 
 		err = end
 	}
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		return fmt.Errorf("write: %w", err)
+		return fmt.Errorf("write: %w", wire.Caused(ctx, err))
 	}
 	for _, n := range counts {
 		n.skipped.Add(float64(n.rows - n.written))
@@ -169,10 +166,7 @@ const operators = " 0A 0L 0P 23 28 3D 3F 42 "
 
 func (s *sink) classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		if cause := context.Cause(ctx); !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		return err
+		return wire.Caused(ctx, err)
 	}
 	if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
 		return err

@@ -169,11 +169,8 @@ func appendValue(dst []byte, value string) []byte {
 var operators = []string{"AUTH", "WRONGPASS", "NOPERM", "NOPROTO", "WRONGTYPE", "CROSSSLOT", "The user executing the script", "DB index", "unknown command"}
 
 func (s *sink) classify(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		if !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		return err
+	if ctx.Err() != nil {
+		return wire.Caused(ctx, err)
 	}
 	if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
 		return err

@@ -198,7 +198,7 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 		if text := err.Error(); len(text) > maxReason || NewMask(hidden).Hide(text) != text {
 			err = errors.New(a.Excerpt(text)) // it quotes an answer, which may quote the request
 		}
-		return nil, fmt.Errorf("%s: %w", a.what, caused(ctx, err))
+		return nil, fmt.Errorf("%s: %w", a.what, wire.Caused(ctx, err))
 	}
 	c.Responses.WithLabelValues(strconv.Itoa(resp.StatusCode)).Inc()
 	a.Status, a.Header = resp.StatusCode, resp.Header
@@ -207,18 +207,9 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	}
 	if err = errors.Join(err, resp.Body.Close()); err != nil && a.Accepted() {
 		// The part that may reject events is not known.
-		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, caused(ctx, err))
+		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, wire.Caused(ctx, err))
 	}
 	return a, nil
-}
-
-// caused adds why the context ended, if it did.
-func caused(ctx context.Context, err error) error {
-	cause := context.Cause(ctx)
-	if cause == nil || errors.Is(err, cause) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", cause, err)
 }
 
 func compress(body []byte) ([]byte, error) {

@@ -16,6 +16,15 @@ import (
 // ErrNoAnswer is the cause of a context that ended by a sink's own timeout.
 var ErrNoAnswer = errors.New("no answer in time")
 
+// Caused adds the cause of ctx's end to an error, if ctx ended and the error does not have it.
+func Caused(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
+}
+
 // Secure makes the TLS handshake over a new connection with a host, and closes it on failure.
 func Secure(ctx context.Context, conn net.Conn, trust *tls.Config, host string) (net.Conn, error) {
 	trust.ServerName = cmp.Or(trust.ServerName, host)
