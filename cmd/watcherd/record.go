@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
@@ -311,11 +310,10 @@ func (o *recordOptions) command(interrupted context.Context, args, environ []str
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
-	keyboard := term.IsTerminal(int(os.Stdin.Fd()))
 	for {
 		select {
 		case s := <-signals:
-			if keyboard && (s == os.Interrupt || s == syscall.SIGQUIT) {
+			if (s == os.Interrupt || s == syscall.SIGQUIT) && fromKeyboard() {
 				continue // the terminal sends it to the command, too
 			}
 			_ = child.Process.Signal(s) // unless it has just ended

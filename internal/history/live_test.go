@@ -218,7 +218,7 @@ func TestVersionsWithAClockThatWasSetBack(t *testing.T) {
 		h.OnAdd(a, false)
 		for _, skew := range []time.Duration{0, time.Hour, time.Hour, 0, 0, 600 * time.Millisecond, 0, -time.Minute, 0} {
 			w.c.Flush()
-			time.Sleep(time.Second)
+			time.Sleep(500 * time.Millisecond)
 			w.skew.Store(int64(skew))
 			next := w.object("a", "u1")
 			h.OnUpdate(a, next)

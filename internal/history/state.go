@@ -580,9 +580,12 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		return out, err
 	}
 	shown, began := map[uint64][]byte{}, time.Now()
+	in := below != 0 // the record before was of the period, and so are those before it
 	take := func(rec *stored) (more bool, err error) {
-		switch at := rec.Event.Time; {
-		case !during.has(rec.sequence, at) || rec.Rerecorded:
+		at := rec.Event.Time
+		in = in || during.has(rec.sequence, at)
+		switch {
+		case !in || rec.Rerecorded:
 			return true, nil
 		case before.has(rec.sequence, at):
 			out.Before = Exact // it is known, and not asked for
