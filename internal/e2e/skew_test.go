@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -63,7 +64,7 @@ func (r *release) buildNow() (string, error) {
 		}
 	}
 	program := filepath.Join(dir, "watcherd")
-	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, //nolint:noctx // it is built once for all tests
+	out, err := exec.CommandContext(context.Background(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program,
 		"github.com/watcherd/watcherd/cmd/watcherd").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build another release: %w\n%s", err, out)
