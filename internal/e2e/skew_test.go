@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -63,7 +64,7 @@ func (r *release) buildNow() (string, error) {
 		}
 	}
 	program := filepath.Join(dir, "watcherd")
-	out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, //nolint:noctx // it is built once for all tests
+	out, err := exec.CommandContext(context.Background(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program,
 		"github.com/watcherd/watcherd/cmd/watcherd").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build another release: %w\n%s", err, out)
@@ -71,7 +72,7 @@ func (r *release) buildNow() (string, error) {
 	return program, nil
 }
 
-// skew are replicas of different releases, on one NATS server and one API server.
+// skew are replicas of different releases, on three NATS servers and one API server.
 type skew struct {
 	t      *testing.T
 	api    *apitest.Server
@@ -95,7 +96,6 @@ func newSkew(t *testing.T) *skew {
 		web.CloseClientConnections()
 		web.Close()
 	})
-	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})
 	dir := t.TempDir()
 	s.kube = filepath.Join(dir, "kubeconfig")
 	key := filepath.Join(dir, "key")
@@ -111,18 +111,16 @@ contexts: [{name: e2e, context: {cluster: e2e, user: e2e}}]
 			t.Fatal(err)
 		}
 	}
-	s.config = fmt.Sprintf(`
+	s.config = journaled(fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
 cluster: {name: e2e}
-store:
-  path: ./data
-  journal: {nats: {urls: [%s]}, stream: SKEW, replicas: 1, takeOverAfter: 2s, encryptionKey: {file: %s}}
+store: {path: ./data}
 admin: {listen: ""}
 consistencyCheck: {enabled: false}
 watches: [{name: maps, resources: [configmaps]}]
 sinks: [{name: archive, file: {path: "%s/{resource}.jsonl"}}]
-`, node.URL, key, s.events)
+`, s.events), natstest.StartCluster(t), "SKEW", key)
 	return s
 }
 

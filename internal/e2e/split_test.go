@@ -83,14 +83,14 @@ func TestFeeds(t *testing.T) {
 	t.Logf("%d writes, %d events of one process, %d of two feeds", w.history.count(), len(one), len(union))
 }
 
-// TestFeedsWithStandby has two feeds with two replicas each, whose journals are on one NATS server, and kills their leaders in a
+// TestFeedsWithStandby has two feeds with two replicas each, whose journals are on the same NATS servers, and kills their leaders in a
 // stream of random writes: nothing is missing in what the two deliver together, and nothing of one is in the other's.
 func TestFeedsWithStandby(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
 	w := newClient(t, c, ns)
-	nodes := []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})}
+	nodes := natstest.StartCluster(t)
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("the key of the journals"), 0o600); err != nil {
 		t.Fatal(err)

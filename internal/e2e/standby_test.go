@@ -65,9 +65,8 @@ store:
   journal:
     nats: {urls: [%s], timeout: 2s}
     stream: %s
-    replicas: %d
     takeOverAfter: 3s
-    encryptionKey: {file: %s}`, strings.Join(urls, ", "), stream, len(nodes), key), 1)
+    encryptionKey: {file: %s}`, strings.Join(urls, ", "), stream, key), 1)
 }
 
 // terms is how often a daemon has begun to lead.

@@ -29,8 +29,9 @@ func (f *follower) findSnapshot(ctx context.Context) error {
 	}
 }
 
-// seedPatience is how long a replica waits for a snapshot: a leader that is there makes one if it is missing.
-const seedPatience = time.Minute
+// seedPatience is how long a replica waits for a snapshot: a leader that is there makes one if it is missing, and again
+// if that fails.
+const seedPatience = 2 * snapshotRetry
 
 // errNoSnapshot: there is none that the journal continues.
 var errNoSnapshot = errors.New("the journal has no snapshot that it continues")
