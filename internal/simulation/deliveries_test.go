@@ -29,7 +29,7 @@ import (
 )
 
 // The sinks of a depot. The live one always accepts. The moody one fails in every
-// way. The fickle one is also removed, put back and purged.
+// way. The fickle one is also removed, filled with what it missed when it is put back, and purged.
 const (
 	live   = "live"
 	moody  = "moody"
@@ -54,6 +54,7 @@ type depot struct {
 	dead    *bool // whether the present process is killed; guarded by all boxes' locks
 
 	n       map[int]int // by object: its changes so far
+	missed  []parcel    // what was committed while the fickle sink was away
 	killed  bool
 	damaged bool
 	limits  store.Limits
@@ -323,6 +324,7 @@ func (d *depot) commit(count, pad int, to func() bool) error {
 	b := d.store.NewBatch()
 	defer b.Discard()
 	chosen := map[string][]parcel{}
+	var missed []parcel
 	for range count {
 		object := d.r.IntN(30)
 		d.n[object]++
@@ -334,6 +336,9 @@ func (d *depot) commit(count, pad int, to func() bool) error {
 				routes = append(routes, store.Route{Sink: name})
 				chosen[name] = append(chosen[name], p)
 			}
+			if !configured && name == fickle {
+				missed = append(missed, p)
+			}
 		}
 		b.Append(store.Record{Time: d.now(), Lane: uint64(object), Payload: p.pack(pad)}, routes)
 	}
@@ -343,7 +348,56 @@ func (d *depot) commit(count, pad int, to func() bool) error {
 	for name, list := range chosen {
 		d.boxes[name].committed = append(d.boxes[name].committed, list...)
 	}
+	d.missed = append(d.missed, missed...)
 	return nil
+}
+
+// remove takes the fickle sink out of the configuration, also amid its fill.
+func (d *depot) remove() error {
+	if _, err := d.store.Queue(fickle); err != nil {
+		return nil //nolint:nilerr // it is not there
+	}
+	return errors.Join(d.rest(fickle), d.store.LeaveSink(fickle))
+}
+
+// putBack gives the fickle sink what the log has of the time that it was away, as copies or not, and starts it. With
+// stop, the process is killed before that is complete.
+func (d *depot) putBack(stop bool) error {
+	if d.workers[fickle] != nil {
+		return nil
+	}
+	queue, err := d.store.EnsureSink(fickle, store.FromNow)
+	if err != nil {
+		return err
+	}
+	if err := d.store.RejoinSink(fickle, store.FromNow); err != nil {
+		return err
+	}
+	copies, left := d.r.IntN(2) == 0, d.r.IntN(100)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if _, err := d.store.Fill(ctx, fickle, func(it *store.Item) (sel store.Selected, ok bool, err error) {
+		if left--; stop && left < 0 {
+			cancel()
+		}
+		if copies && !d.store.Health().Paused {
+			sel.Payload = it.Payload
+		}
+		return sel, !it.Unreadable, nil
+	}); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("fill: %w", err)
+	}
+	if stop {
+		return d.begin(d.kill()...)
+	}
+	if a, away := queue.Absence(); away && !a.Lost {
+		d.boxes[fickle].committed = append(d.boxes[fickle].committed, d.missed...)
+	}
+	d.missed = nil
+	if err := d.store.Filled(fickle); err != nil {
+		return err
+	}
+	return d.work(fickle)
 }
 
 // backlog is how many bytes of payload wait in all queues.
@@ -415,13 +469,10 @@ func (d *depot) steps() []step {
 			}
 			return d.begin(d.kill()...)
 		}},
-		{"remove", 2, func() error { return d.rest(fickle) }},
-		{"put back", 4, func() error {
-			if d.workers[fickle] != nil {
-				return nil
-			}
-			return d.work(fickle)
-		}},
+		{"remove", 2, d.remove},
+		{"put back", 4, func() error { return d.putBack(false) }},
+		{"half put back, kill and start", 1, func() error { return d.putBack(true) }},
+		{"replay", 1, func() error { return d.replay([]string{live, moody}[r.IntN(2)]) }},
 		{"purge", 1, func() error {
 			if d.workers[fickle] != nil {
 				return nil
@@ -430,7 +481,7 @@ func (d *depot) steps() []step {
 				return nil //nolint:nilerr // it is not there
 			}
 			d.boxes[fickle].purged = true
-			d.boxes[fickle].committed = nil
+			d.boxes[fickle].committed, d.missed = nil, nil
 			return d.store.PurgeSink(fickle)
 		}},
 		{"clock", 1, func() error {
@@ -455,6 +506,21 @@ func (d *depot) steps() []step {
 			return d.begin(names...)
 		}},
 	}
+}
+
+// replay gives a sink a part of the log again, unless there is no room for a minute.
+func (d *depot) replay(sink string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	stats := d.store.LogStats()
+	first := stats.Last - min(stats.Last, uint64(d.r.IntN(1+int(stats.Last+1-min(stats.First, stats.Last+1)))))
+	_, err := d.store.Replay(ctx, sink, store.ReplayRange{FromSequence: first}, func(it *store.Item) (store.Selected, bool, error) {
+		return store.Selected{Flags: 1}, !it.Unreadable, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // logGoes waits until retention has had its turn, and then fails if a sink keeps more of
@@ -630,10 +696,8 @@ func (d *depot) heal() {
 		b.mode = well
 		b.mu.Unlock()
 	}
-	if d.workers[fickle] == nil {
-		if err := d.work(fickle); err != nil {
-			d.t.Fatal(err)
-		}
+	if err := d.putBack(false); err != nil {
+		d.t.Fatal(err)
 	}
 	left := func() (n int64) {
 		for _, w := range d.workers {

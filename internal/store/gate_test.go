@@ -83,26 +83,35 @@ func TestMinFree(t *testing.T) {
 
 // TestBurstIsCounted commits faster than the disk is measured.
 func TestBurstIsCounted(t *testing.T) {
-	mem := vfs.NewMem()
-	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 100 << 20, TotalBytes: 1 << 40})
-	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: 90 << 20})
-	if err := s.measure(); err != nil {
-		t.Fatal(err)
-	}
-	payload := noise(1 << 20)
-	commits := 0
-	for ; commits < 100; commits++ {
-		if s.gate.closed() {
-			break
-		}
-		b := s.NewBatch()
-		b.Append(Record{Time: testEpoch, Payload: payload}, nil)
-		if err := s.Commit(b); err != nil {
+	for _, tc := range []struct {
+		limits      Limits
+		reason      string
+		least, most int // commits of 1 MiB
+	}{
+		{Limits{MinFree: 90 << 20}, ReasonDiskFree, 10, 10},
+		{Limits{MaxBytes: 16 << 20}, ReasonBudget, 4, 8},
+	} {
+		mem := vfs.NewMem()
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 100 << 20, TotalBytes: 1 << 40})
+		s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: tc.limits.MinFree, MaxBytes: tc.limits.MaxBytes})
+		if err := s.measure(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if commits != 10 {
-		t.Errorf("paused after %d commits of 1 MiB with 10 MiB to go", commits)
+		payload := noise(1 << 20)
+		commits := 0
+		for ; commits < 100; commits++ {
+			if s.gate.closed() {
+				break
+			}
+			b := s.NewBatch()
+			b.Append(Record{Time: testEpoch, Payload: payload}, nil)
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if reason := s.Health().Reason; commits < tc.least || commits > tc.most || reason != tc.reason {
+			t.Errorf("%+v: closed after %d commits of 1 MiB, reason %q", tc.limits, commits, reason)
+		}
 	}
 }
 

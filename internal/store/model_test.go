@@ -168,6 +168,23 @@ func (x *machine) leave(t *rapid.T) {
 // taken is what a fill selects.
 func taken(e modelEntry) bool { return e.Sequence%4 != 0 }
 
+// given is what a fill or a replay selects, as copies or not.
+func given(copies bool, flags uint32, all bool) Selector {
+	return func(it *Item) (Selected, bool, error) {
+		s := Selected{Flags: flags}
+		if copies {
+			s.Payload = []byte("copy of " + string(it.Payload))
+		}
+		return s, all || taken(modelEntry{Sequence: it.Sequence}), nil
+	}
+}
+
+// copied is an entry that has a copy of its record.
+func (e modelEntry) copied() modelEntry {
+	e.Payload, e.Reason = "copy of "+e.Payload, "copied"
+	return e
+}
+
 func (x *machine) fill(t *rapid.T) {
 	name, q := x.sink(t)
 	mq, low := x.m.Queues[name], x.s.LogStats().First
@@ -183,9 +200,8 @@ func (x *machine) fill(t *rapid.T) {
 		}
 		x.synced()
 	}
-	n, err := x.s.Fill(context.Background(), name, func(it *Item) (Selected, bool, error) {
-		return Selected{Flags: 5}, taken(modelEntry{Sequence: it.Sequence}), nil
-	})
+	copies := rapid.Bool().Draw(t, "copies")
+	n, err := x.s.Fill(context.Background(), name, given(copies, 5, false))
 	x.must(t, err)
 	if n > 0 {
 		defer x.synced()
@@ -194,6 +210,9 @@ func (x *machine) fill(t *rapid.T) {
 		mq.Hole = mq.Hole || !mq.New && e.Sequence > max(mq.After, mq.Left) && e.Sequence < low
 		if e.Sequence >= low && e.Sequence > mq.After && taken(e) {
 			e.Position, e.Flags = x.next, 5
+			if copies {
+				e = e.copied()
+			}
 			x.next++
 			mq.Entries = append(mq.Entries, e)
 			mq.After = e.Sequence
@@ -366,7 +385,8 @@ func (x *machine) replay(t *rapid.T) {
 		}
 		return
 	}
-	n, err := x.s.Replay(context.Background(), name, r, always(9))
+	copies := rapid.Bool().Draw(t, "copies")
+	n, err := x.s.Replay(context.Background(), name, r, given(copies, 9, true))
 	x.must(t, err)
 	if n > 0 {
 		defer x.synced()
@@ -375,6 +395,9 @@ func (x *machine) replay(t *rapid.T) {
 	for _, e := range x.m.Log {
 		if e.Sequence >= max(low, r.FromSequence) && (r.ToSequence == 0 || e.Sequence <= r.ToSequence) {
 			e.Position, e.Flags = x.next, 9
+			if copies {
+				e = e.copied()
+			}
 			x.next++
 			mq.Entries = append(mq.Entries, e)
 			n--
@@ -383,6 +406,54 @@ func (x *machine) replay(t *rapid.T) {
 	if n != 0 {
 		t.Fatalf("replayed %d more than expected", n)
 	}
+}
+
+// rewrite edits the log, or what a sink's queue or dead letters carry.
+func (x *machine) rewrite(t *rapid.T) {
+	edit := func(payload string) string { return payload[:len(payload)-1] + string(payload[len(payload)-1]^1) }
+	which := rapid.SampledFrom([]string{"log", "queue", "letters"}).Draw(t, "which")
+	f, queues := x.s.RewriteLog, x.m.Queues
+	var mq *modelQueue
+	if which != "log" {
+		name, q := x.sink(t)
+		f, mq, queues = q.RewriteQueue, x.m.Queues[name], nil
+		if which == "letters" {
+			f = q.RewriteDeadLetters
+		}
+	}
+	rewritten := 0
+	for after, end := uint64(0), false; !end; {
+		var err error
+		after, rewritten, end, err = f(after, func(p []byte) ([]byte, bool) { return []byte(edit(string(p))), true })
+		x.must(t, err)
+	}
+	for _, q := range queues { // entries that refer to the log
+		for i := range q.Entries {
+			if e := &q.Entries[i]; e.Reason == "" {
+				e.Payload = edit(e.Payload)
+			}
+		}
+	}
+	switch which {
+	case "log":
+		for i := range x.m.Log {
+			x.m.Log[i].Payload = edit(x.m.Log[i].Payload)
+		}
+	case "queue":
+		for i := range mq.Entries {
+			if e := &mq.Entries[i]; e.Reason != "" {
+				e.Payload = edit(e.Payload)
+			}
+		}
+	case "letters":
+		for i := range mq.Letters {
+			mq.Letters[i].Payload = edit(mq.Letters[i].Payload)
+		}
+		if rewritten > 0 {
+			x.synced()
+		}
+	}
+	x.unsynced()
 }
 
 func (x *machine) note(t *rapid.T) {
@@ -456,12 +527,26 @@ func (x *machine) crash(t *rapid.T) {
 		if diff == "" {
 			x.m = m.clone()
 			x.m.Low = got.Low
+			x.attach(t)
 			x.synced()
 			return
 		}
 		diffs = append(diffs, diff)
 	}
 	t.Fatalf("after a crash with %d%% of unsynced data the store is in none of %d states:\n%s", percent, len(diffs), diffs[0])
+}
+
+// attach has the entries refer to the log again whose detachment a crash has undone.
+func (x *machine) attach(t *rapid.T) {
+	for name, mq := range x.m.Queues {
+		q, err := x.s.Queue(name)
+		x.must(t, err)
+		for i := range mq.Entries {
+			if e := &mq.Entries[i]; e.Reason == "detached" && e.Position > q.detached.High {
+				e.Reason = ""
+			}
+		}
+	}
 }
 
 // observe reads the whole store through its interface.
@@ -584,6 +669,7 @@ func TestModel(t *testing.T) {
 			"deadLetter":      x.deadLetter,
 			"settle":          x.settle,
 			"replay":          x.replay,
+			"rewrite":         x.rewrite,
 			"note":            x.note,
 			"retain":          x.retain,
 			"deletePartition": x.deletePartition,
