@@ -23,11 +23,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
@@ -58,8 +60,8 @@ func (c canary) in(content []byte) bool {
 	return false
 }
 
-// doors are annotations of a Secret that repeat its values in other forms.
-func doors(hidden canary) map[string]any {
+// copies are annotations of a Secret that repeat its values in other forms.
+func copies(hidden canary) map[string]any {
 	manifest := fmt.Sprintf(`{"data":{"password":%q},"type":"Opaque"}`, hidden.base64())
 	quoted, _ := json.Marshal(map[string]string{"spec": manifest})
 	var zipped bytes.Buffer
@@ -94,7 +96,7 @@ func planted(namespace, metadataOnly string, n int, hidden, visible canary) []*u
 			"stringData": map[string]any{"pin": hidden.text},
 		}}
 		u.SetNamespace(namespace)
-		maps.Copy(u.Object["metadata"].(map[string]any)["annotations"].(map[string]any), doors(hidden))
+		maps.Copy(u.Object["metadata"].(map[string]any)["annotations"].(map[string]any), copies(hidden))
 		return u
 	}
 	mentioned := secret(namespace)
@@ -227,10 +229,10 @@ func TestCanary(t *testing.T) {
 	key, visible := newCanary(), newCanary()
 	t.Setenv("CANARY_KEY", key.text)
 	var good, bad bodies
-	admin := freeAddress(t)
+	address := freeAddress(t)
 	bus, kafka, collector := newBus(t), testservers.StartKafka(t, testservers.KafkaSpec{}), testservers.StartCollector(t, testservers.CollectorSpec{})
 	records := topics(t, kafka.Addr, "^(history|state)\\..*")
-	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, admin, receivers{
+	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, address, receivers{
 		good: good.serve(t, http.StatusOK), bad: bad.serve(t, http.StatusBadRequest), nats: bus.url(), kafka: kafka.Addr, otlp: "http://" + collector.Addr,
 	}))
 	dyn := c.Dynamic(t)
@@ -261,6 +263,7 @@ func TestCanary(t *testing.T) {
 		}
 	}
 	answers := map[string]string{}
+	asked := newDoors(t, address)
 	ask := func(life string) {
 		for _, path := range []string{
 			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/config", "/api/v1/deadletters/refusing",
@@ -274,14 +277,16 @@ func TestCanary(t *testing.T) {
 			"/api/v1/changes?from=1h&group=owner", "/api/v1/history?when=" + url.QueryEscape(`int(object.data.password) > 0`),
 			"/api/v1/history/histogram?from=1h&resource=secrets", "/at/-1s/api", "/at/-1s/apis", "/at/-1s/apis/apps/v1",
 			"/at/-1s/apis/apps/v1/controllerrevisions", "/at/-1s/apis/example.com/v1/widgets", "/at/-1s/api/v1/events", "/", "/ui/", "/api/openapi.json",
+			"/api/v1/objects/deployments/" + ns + "/planted/owned", "/api/v1/objects/deployments/" + ns + "/planted/owned?at=-1s", "/api/v1/objects/secrets/" + ns + "?columns=true&metadata=true",
 		} {
+			asked.note(http.MethodGet, path)
 			if strings.HasPrefix(path, "/at/-1s/api") {
 				for _, form := range []string{"Table", "PartialObjectMetadataList"} {
-					answers[life+path+" as "+form], _ = httpGet(t, "http://"+admin+path+"?includeObject=Object", "application/json;as="+form+";g=meta.k8s.io;v=v1", "application/json")
+					answers[life+path+" as "+form], _ = httpGet(t, "http://"+address+path+"?includeObject=Object", "application/json;as="+form+";g=meta.k8s.io;v=v1", "application/json")
 				}
 			}
 			eventually(t, func() bool {
-				body, ok := httpGet(t, "http://"+admin+path)
+				body, ok := httpGet(t, "http://"+address+path)
 				answers[life+path] = body
 				return ok
 			}, func() string { return path + " doesn't answer: " + answers[life+path] })
@@ -308,7 +313,7 @@ func TestCanary(t *testing.T) {
 	}
 	// deadLettered waits for what the refusing sink refuses.
 	deadLettered := func(n float64) {
-		eventually(t, func() bool { return scrape(t, admin)[`watcherd_sink_dead_letters_kept{sink="refusing"}`] >= n },
+		eventually(t, func() bool { return scrape(t, address)[`watcherd_sink_dead_letters_kept{sink="refusing"}`] >= n },
 			func() string { return "what is refused is no dead letter" })
 	}
 	secretEvents := func() []json.RawMessage { return objectsOf(t, d.path("events/secrets.jsonl")) }
@@ -326,7 +331,9 @@ func TestCanary(t *testing.T) {
 	ask("first")
 	sequence := regexp.MustCompile(`"sequence":"?(\d+)`)
 	for _, at := range sequence.FindAllStringSubmatch(answers["first/api/v1/history?limit=1000"], -1) {
-		answers["explain "+at[1]], _ = httpGet(t, "http://"+admin+"/api/v1/events/"+at[1]+"/explain")
+		path := "/api/v1/events/" + at[1] + "/explain"
+		asked.note(http.MethodGet, path)
+		answers["explain "+at[1]], _ = httpGet(t, "http://"+address+path)
 	}
 	candidate := d.path("candidate.yaml")
 	if err := os.WriteFile(candidate, fmt.Appendf(nil, `
@@ -345,8 +352,8 @@ sinks:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run("backtest", "--config", candidate, "--since", "1h", "-o", "json", "--admin", "http://"+admin)
-	tailed, errs, code := command(t, "tail", "--no-follow", "--limit", "1000", "-o", "json", "--admin", "http://"+admin)
+	run("backtest", "--config", candidate, "--since", "1h", "-o", "json", "--admin", "http://"+address)
+	tailed, errs, code := command(t, "tail", "--no-follow", "--limit", "1000", "-o", "json", "--admin", "http://"+address)
 	if code != 0 {
 		t.Fatalf("tail ends with code %d: %s", code, errs)
 	}
@@ -356,9 +363,9 @@ sinks:
 	for _, sink := range []string{"shaped", "rare", "plain"} {
 		run("body", "--config", d.path("watcherd.yaml"), "--sink", sink, "--event", d.path("tailed.jsonl"))
 	}
-	run("deadletters", "list", "--sink", "refusing", "--admin", "http://"+admin)
-	run("deadletters", "list", "--sink", "refusing", "--events", "--admin", "http://"+admin)
-	run("status", "--admin", "http://"+admin)
+	run("deadletters", "list", "--sink", "refusing", "--admin", "http://"+address)
+	run("deadletters", "list", "--sink", "refusing", "--events", "--admin", "http://"+address)
+	run("status", "--admin", "http://"+address)
 	run("record", "--kubeconfig", c.Kubeconfig, "-n", ns, "--resource", "secrets", "--out", d.path("recording"), "--", "sleep", "1")
 	read(d.path("recording"), "secrets")
 	var watched testcluster.Output
@@ -394,7 +401,20 @@ sinks:
 	waitForSecrets(4)
 	newClient(t, c, ns).settle(d.path("events"), kinds[0], kinds[2], kinds[3])
 	ask("second")
-	run("store", "backup", d.path("copy"), "--admin", "http://"+admin)
+	run("store", "backup", d.path("copy"), "--admin", "http://"+address)
+	configuration, err := json.Marshal(string(bytes.ReplaceAll(mustRead(t, candidate), []byte("[secrets,"), []byte("[secrets, pods,"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][2]string{
+		{"plan", fmt.Sprintf(`{"configuration":%s}`, configuration)}, {"reload", `{}`}, {"backtest", fmt.Sprintf(`{"from":%q,"bodies":[{"sink":"shaped","body":"json.encode(object)"}]}`, time.Now().Add(-time.Hour).Format(time.RFC3339))},
+		{"replay", `{"sink":"plain","fromSequence":1}`}, {"snapshot", `{"sink":"plain"}`}, {"backup", fmt.Sprintf(`{"dir":%q}`, d.path("another-copy"))},
+		{"deadletters/refusing/retry", `{"all":true}`}, {"sinks/refusing/pause", ``}, {"sinks/refusing/resume", ``},
+		{"sinks/refusing/skip", `{}`}, {"sinks/refusing/purge", ``}, {"deadletters/refusing/drop", `{"all":true}`},
+	} {
+		answers["POST "+command[0]] = asked.post("/api/v1/"+command[0], command[1])
+	}
+	asked.complete()
 	d.stop()
 	read(d.path("data"), "secrets", "configmaps")
 
@@ -445,7 +465,7 @@ sinks:
 		}
 	}
 	for _, where := range []string{
-		"watch", "backtest --config " + candidate + " --since 1h -o json --admin http://" + admin, "blame secrets planted -n " + ns + " --store " + d.path("recording"),
+		"watch", "backtest --config " + candidate + " --since 1h -o json --admin http://" + address, "blame secrets planted -n " + ns + " --store " + d.path("recording"),
 	} {
 		if !strings.Contains(answers[where], "redacted:hmac-sha256:") {
 			t.Errorf("nothing is redacted in: %s\n%.5000s", where, answers[where])
@@ -456,6 +476,61 @@ sinks:
 	}
 	if len(d.log.String()) == 0 || !strings.Contains(d.log.String(), "a route's expression failed") {
 		t.Error("the log doesn't tell of the failing expression")
+	}
+}
+
+// doors are the operations of the HTTP interface, and which of them were asked.
+type doors struct {
+	t     testing.TB
+	admin string
+	mux   *http.ServeMux
+	asked map[string]bool // by pattern
+}
+
+func newDoors(t testing.TB, address string) *doors {
+	d := &doors{t, address, http.NewServeMux(), map[string]bool{}}
+	for _, op := range admin.Operations() {
+		d.mux.Handle(op.Pattern, http.NotFoundHandler())
+	}
+	return d
+}
+
+func (d *doors) note(method, path string) *http.Request {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://"+d.admin+path, http.NoBody)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, pattern := d.mux.Handler(req)
+	d.asked[pattern] = true
+	return req
+}
+
+// post returns the answer to a command, which may be an error.
+func (d *doors) post(path, body string) string {
+	d.t.Helper()
+	req := d.note(http.MethodPost, path)
+	req.Header.Set("Content-Type", "application/json")
+	req.Body = io.NopCloser(strings.NewReader(body))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return resp.Status + "\n" + string(answer)
+}
+
+// complete fails the test for each operation that was not asked.
+func (d *doors) complete() {
+	d.t.Helper()
+	for _, op := range admin.Operations() {
+		if !d.asked[op.Pattern] {
+			d.t.Errorf("%s was not asked", op.Pattern)
+		}
 	}
 }
 
@@ -518,7 +593,7 @@ func checkHashes(t testing.TB, objects []json.RawMessage) {
 				t.Errorf("annotation %s is %s", name, value)
 			}
 		}
-		if len(o.Metadata.Annotations) != 2+len(doors(canary{})) || !strings.HasPrefix(o.Metadata.Labels["planted"], "redacted:") {
+		if len(o.Metadata.Annotations) != 2+len(copies(canary{})) || !strings.HasPrefix(o.Metadata.Labels["planted"], "redacted:") {
 			t.Errorf("the metadata is %+v", o.Metadata)
 		}
 		hashes = append(hashes, o.Data["password"])
