@@ -225,11 +225,6 @@ func TestApplyThatTheStoreFails(t *testing.T) {
 						for i := range next.Sinks {
 							got[next.Sinks[i].Name] = l.queued(next.Sinks[i].Name)
 						}
-						if tc.returns { // cut short, the other rules leave nothing that counts as given
-							for sink, lines := range got {
-								got[sink] = slices.DeleteFunc(lines, func(line string) bool { return line == "sync v 1" })
-							}
-						}
 						if diff = cmp.Diff(byObject(tc.want), byObject(got)); diff == "" {
 							return
 						}
