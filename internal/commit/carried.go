@@ -113,10 +113,12 @@ func (c *Committer) carryOver(b *store.Batch, a addedWatch) error {
 			seen = false
 		}
 		may := namespace != "" && a.watch.mayCover(namespace)
-		if was := a.was.of(namespace); !seen && may && was != nil && !was.byLabels() && was.Reads(namespace) {
-			name, rules := carriedName(a.watch.Watch.Name, s.Partition), selectedBy(s, was.Watch)
-			c.carried.add(namespace, name, *was)
-			b.PutMeta(carriedMeta+namespace+"/"+name, ledger.Encode(rules))
+		if rules := a.was.of(namespace); !seen && may && len(rules) > 0 {
+			if was := rules[len(rules)-1]; !was.byLabels() && was.Reads(namespace) {
+				name := carriedName(a.watch.Watch.Name, s.Partition)
+				c.carried.add(namespace, name, was)
+				b.PutMeta(carriedMeta+namespace+"/"+name, ledger.Encode(selectedBy(s, was.Watch)))
+			}
 		}
 		after = namespace + "/\xff" // no name of an object is behind it
 		return ledger.ErrEnough

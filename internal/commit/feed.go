@@ -357,7 +357,7 @@ func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, b
 
 func (h WatchRef) byLabels() bool { return h.Watch.Filter.NeedsNamespaces() }
 
-func (h *WatchRef) of(string) *WatchRef { return h }
+func (h *WatchRef) of(string) []WatchRef { return []WatchRef{*h} }
 
 // Selection is the meaning of an observation to the watch. ok is false if it has none.
 func (h WatchRef) Selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {

@@ -195,10 +195,14 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 			return nil, err
 		}
 		given, begun := false, false
-		for feed, h := range was.known() {
+		for feed, rules := range was.known() {
 			_, noted := all[feed][w.Name]
-			begun = begun || noted && h == nil
-			if h == nil || h.byLabels() && !c.NamespacesReady() {
+			begun = begun || noted && len(rules) == 0
+			if len(rules) == 0 {
+				continue
+			}
+			h := rules[len(rules)-1]
+			if h.byLabels() && !c.NamespacesReady() {
 				continue
 			}
 			given = true
@@ -207,7 +211,7 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 			if ns := strings.TrimPrefix(feed, was.all); ns != "" {
 				h.namespaces = map[string]struct{}{ns: {}}
 			}
-			hits = append(hits, *h)
+			hits = append(hits, h)
 		}
 		if !given && (begun || ungiven != nil && ungiven(w)) {
 			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that are not known any more

@@ -243,8 +243,7 @@ func (x laterRules) process(g *group) error {
 	for _, a := range x {
 		for namespace := range g.c.unjudged {
 			u, ok := g.c.noted(namespace, a.feed)
-			was := a.was.of(namespace)
-			if !ok || was == nil || !was.mayCover(namespace) {
+			if !ok || !slices.ContainsFunc(a.was.of(namespace), func(h WatchRef) bool { return h.mayCover(namespace) }) {
 				continue
 			}
 			if err := g.unjudgedGap(a.feed, u, g.c.cfg.Now(), namespace, a.watch.sameWatch); err != nil {

@@ -26,8 +26,8 @@ type addedWatch struct {
 
 type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
-	byLabels() bool                // of namespaces
-	of(namespace string) *WatchRef // the rules of a namespace; nil: it covers nothing there
+	byLabels() bool                 // of namespaces
+	of(namespace string) []WatchRef // the rules of a namespace, those in force last; none: it covers nothing there
 }
 
 // added are those of next that are not among the watches of the feed, or are by
@@ -60,14 +60,14 @@ func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
 }
 
 // formerly is what a watch covered of a part of the ledger, by id of the feed that
-// was the last to record a namespace.
+// was the last to record a namespace: what all of several rules select.
 type formerly struct {
-	all string               // the id of a feed of all namespaces
-	ids map[string]*WatchRef // nil: the watch was not given what that feed recorded
+	all string                // the id of a feed of all namespaces
+	ids map[string][]WatchRef // none: the watch was not given what that feed recorded
 }
 
 // known are the ids, none if nothing is known.
-func (f *formerly) known() map[string]*WatchRef {
+func (f *formerly) known() map[string][]WatchRef {
 	if f == nil {
 		return nil
 	}
@@ -75,11 +75,11 @@ func (f *formerly) known() map[string]*WatchRef {
 }
 
 func (f *formerly) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
-	h := f.of(o.GetNamespace())
-	return h != nil && h.Covers(o, nsLabels)
+	rules := f.of(o.GetNamespace())
+	return len(rules) > 0 && !slices.ContainsFunc(rules, func(h WatchRef) bool { return !h.Covers(o, nsLabels) })
 }
 
-func (f *formerly) of(namespace string) *WatchRef {
+func (f *formerly) of(namespace string) []WatchRef {
 	if h, ok := f.ids[f.all+namespace]; ok {
 		return h
 	}
@@ -87,8 +87,8 @@ func (f *formerly) of(namespace string) *WatchRef {
 }
 
 func (f *formerly) byLabels() bool {
-	for _, h := range f.ids {
-		if h != nil && h.byLabels() {
+	for _, rules := range f.ids {
+		if slices.ContainsFunc(rules, WatchRef.byLabels) {
 			return true
 		}
 	}
@@ -98,18 +98,22 @@ func (f *formerly) byLabels() bool {
 // formerlyCovered is what a watch covered of a part of the ledger; nil if
 // nothing is known of it.
 func formerlyCovered(all ledger.Selections, partition string, watch *plan.Watch) (*formerly, error) {
-	f := &formerly{all: ledger.FeedID(partition, ""), ids: map[string]*WatchRef{}}
+	f := &formerly{all: ledger.FeedID(partition, ""), ids: map[string][]WatchRef{}}
 	for id, watches := range all {
 		if !strings.HasPrefix(id, f.all) {
 			continue
 		}
 		f.ids[id] = nil
-		if rules, ok := watches[watch.Name]; ok && !rules.Owed && (rules.Meanwhile == "" || rules.Meanwhile == watch.Fingerprint) {
-			h, err := watchRef(&rules, watch.Name)
+		rules, ok := watches[watch.Name]
+		if !ok || rules.Owed {
+			continue
+		}
+		for _, r := range rules.All() {
+			h, err := watchRef(&r, watch.Name)
 			if err != nil {
 				return nil, err
 			}
-			f.ids[id] = &h
+			f.ids[id] = append(f.ids[id], h)
 		}
 	}
 	if len(f.ids) == 0 {
@@ -152,8 +156,7 @@ type given map[string]map[string]givenRules
 // givenRules are the rules of a watch that are in force.
 type givenRules struct {
 	ledger.Selected
-	fingerprint string // of the watch
-	partly      bool   // it is still being given what it gained by them
+	partly bool // it is still being given what it gained by them
 }
 
 // givenBy are the rules of the feeds' watches. The committer calls it.
@@ -163,27 +166,24 @@ func givenBy(feeds []*Feed) given {
 		rules[s.ID] = map[string]givenRules{}
 		for _, h := range s.Watches() {
 			partly := slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.gives(h.Watch.Name) })
-			rules[s.ID][h.Watch.Name] = givenRules{selectedBy(s, h.Watch), h.Watch.Fingerprint, partly}
+			rules[s.ID][h.Watch.Name] = givenRules{selectedBy(s, h.Watch), partly}
 		}
 	}
 	return rules
 }
 
-// after are the rules to remember where others were remembered before. As long as not all is given
-// that the new ones cover, those before stay, for a watch that has the new ones. Nothing counts as
-// given if these change once more, or if what parts of the feed had been given is remembered no more.
+// after are the rules to remember where others were remembered before: with those, as long as not
+// all is given that the new ones cover. Nothing counts as given if what parts of the feed had been
+// given is remembered no more.
 func (r givenRules) after(before ledger.Selected, parted bool) ledger.Selected {
 	switch {
 	case !r.partly:
 		return r.Selected
-	case before.Owed || parted || before.Meanwhile != "" && before.Meanwhile != r.fingerprint:
+	case before.Owed || parted:
 		r.Owed = true
 		return r.Selected
-	case before.Same(r.Selected): // the edits are others
-		return r.Selected
 	default:
-		before.Meanwhile, before.Former = r.fingerprint, false
-		return before
+		return before.Then(r.Selected)
 	}
 }
 
@@ -220,9 +220,11 @@ func (c *Committer) oweLabels(b *store.Batch, watches []plan.Watch) error {
 	}
 	for id, given := range all {
 		for name, s := range given {
-			if s.Rules.Namespaces.Selector == "" {
+			if !slices.ContainsFunc(s.All(), func(r ledger.Selected) bool { return r.Rules.Namespaces.Selector != "" }) {
 				continue
 			}
+			now := s.InForce()
+			s.Namespaces, s.Rules, s.Later = now.Namespaces, now.Rules, nil
 			if i := slices.IndexFunc(watches, func(w plan.Watch) bool { return w.Name == name }); i >= 0 {
 				s.Namespaces, s.Rules = watches[i].Namespaces, watches[i].Selection
 			}

@@ -132,6 +132,55 @@ func TestKillAmidASnapshot(t *testing.T) {
 	}
 }
 
+// TestKillAmidASnapshotKeepsWhatAllRulesCover ends the process when a watch has not been given all
+// that it gained by other rules. By any rules, those of before among them, it is given what these
+// or the others did not cover, and nothing else.
+func TestKillAmidASnapshotKeepsWhatAllRulesCover(t *testing.T) {
+	tiers := func(tiers string) plan.Watch {
+		return committest.PodWatch(func(w *plan.Watch) {
+			w.Fingerprint, w.Selection.Labels = tiers, "tier in ("+tiers+")"
+			var err error
+			if w.Filter, err = w.Selection.Filter(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	for name, tc := range map[string]struct {
+		after string
+		want  []string
+	}{
+		"by those of before": {"both,before", []string{"sync b u2 7"}},
+		"by the later ones":  {"both,later", []string{"sync c u3 5"}},
+		"by narrower ones":   {"both", nil},
+		"by wider ones":      {"both,before,later", []string{"sync b u2 7", "sync c u3 5"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := disk()
+			t.Run("before", func(t *testing.T) {
+				r := newRig(t, dir, tiers("both,before"))
+				s := r.started("", tiers("both,before"))
+				r.commit(
+					addedTo(s, r.Object("a", "u1", "3", "both")),
+					addedTo(s, r.Object("b", "u2", "4", "before")),
+					addedTo(s, r.Object("c", "u3", "5", "later")),
+				)
+				r.begin(s, false, tiers("both,later"))
+				r.group.jobs = nil
+				r.commit(
+					updatedIn(s, r.Object("a", "u1", "6", "both"), r.Object("a", "u1", "3", "both")),
+					updatedIn(s, r.Object("b", "u2", "7", "before"), r.Object("b", "u2", "4", "before")),
+				)
+				r.Expect("added a u1 3", "added b u2 4", "updated a u1 6")
+			})
+			r := newRig(t, dir, tiers(tc.after))
+			r.Events()
+			r.started("", tiers(tc.after))
+			r.Expect(tc.want...)
+		})
+	}
+}
+
 // started is a feed that runs, and has given its watch what is recorded.
 func (r *rig) started(namespace string, watch plan.Watch) *Feed {
 	r.Helper()

@@ -96,8 +96,8 @@ func (l *limitedLogger) paused(cause error, retryIn time.Duration) {
 	l.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
 }
 
-func (j *journal) restored(c *circuit, now time.Time) {
-	j.allow(stillFails, failureQuota)
-	j.allow(stillPaused, failureQuota)
-	j.Warn("the sink failed before the restart, retrying", "state", string(c.phase.state()), "since", c.down, "retryIn", max(c.until.Sub(now), 0).Round(time.Millisecond))
+func (l *limitedLogger) restored(c *circuit, now time.Time) {
+	l.allow(stillFails, failureQuota)
+	l.allow(stillPaused, failureQuota)
+	l.Warn("the sink failed before the restart, retrying", "state", string(c.phase.state()), "since", c.down, "retryIn", max(c.until.Sub(now), 0).Round(time.Millisecond))
 }

@@ -153,9 +153,37 @@ type Selected struct {
 	// the ledger since. What was given by them was.
 	Former bool `json:"former,omitempty"`
 
-	// Meanwhile is the fingerprint of a watch by whose rules objects are judged, and not all was given
-	// yet. To a watch with other rules nothing counts as given. "": these are in force.
-	Meanwhile string `json:"meanwhile,omitempty"`
+	// Later are rules that came into force after these, the present ones last, and by which not all
+	// was given. As given counts what all of them select, these included.
+	Later []Selected `json:"later,omitempty"`
+}
+
+// All returns the rules of s and the later ones.
+func (s Selected) All() []Selected { return append([]Selected{s}, s.Later...) }
+
+// InForce returns the rules by which objects are judged.
+func (s Selected) InForce() Selected {
+	if n := len(s.Later); n > 0 {
+		return s.Later[n-1]
+	}
+	return s
+}
+
+// Then returns s with rules that come into force and by which not all is given yet.
+func (s Selected) Then(next Selected) Selected {
+	s.Former, next.Resource = false, s.Resource
+	if s.InForce().Same(next) {
+		return s
+	}
+	first, later := s, s.Later
+	first.Later, s.Later = nil, nil
+	for _, rules := range later {
+		if !rules.Same(first) && !rules.Same(next) {
+			s.Later = append(s.Later, rules)
+		}
+	}
+	s.Later = append(s.Later, next)
+	return s
 }
 
 // Same reports whether both select the same, in any version of the resource.
@@ -181,8 +209,10 @@ func (l *Ledger) Selections() (Selections, error) {
 	err := l.store.ScanMeta(selectedMeta, func(key string, value []byte) error {
 		var s Selected
 		err := json.Unmarshal(value, &s)
-		if err == nil {
-			_, err = s.Rules.Filter()
+		for _, rules := range s.All() {
+			if err == nil {
+				_, err = rules.Rules.Filter()
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -208,8 +238,9 @@ func DropSelections(b *store.Batch, id string, watches map[string]Selected) {
 // nil if it did not.
 func (all Selections) Watch(partition string, next *plan.Watch) (*plan.Watch, error) {
 	for _, id := range slices.Sorted(maps.Keys(all)) { // those of one part are alike but for their namespaces
-		rules, ok := all[id][next.Name]
-		if !ok || rules.Former || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, FeedID(partition, "")) {
+		given, ok := all[id][next.Name]
+		rules := given.InForce()
+		if !ok || given.Former || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, FeedID(partition, "")) {
 			continue
 		}
 		filter, err := rules.Rules.Filter()

@@ -246,6 +246,21 @@ func TestSelections(t *testing.T) {
 	if err != nil || former == nil || former.Selection.Labels != "env=prod" || !former.FailOnMissing || former.Fingerprint == "next" || former.Filter == nil {
 		t.Errorf("the watch by its former rules is %+v, %v", former, err)
 	}
+	changed := prod.Then(Selected{Rules: plan.Selection{Labels: "env=dev"}})
+	later, err := Selections{"pods#a": {"w": changed}}.Watch("pods", &plan.Watch{Name: "w"})
+	if err != nil || later == nil || later.Selection.Labels != "env=dev" {
+		t.Errorf("the watch by rules that changed is %+v, %v", later, err)
+	}
+	if again := changed.Then(Selected{Rules: plan.Selection{Labels: "env=dev"}}); len(again.Later) != 1 {
+		t.Errorf("the same rules again: %+v", again)
+	}
+	back := changed.Then(prod)
+	if len(back.Later) != 2 || back.InForce().Rules.Labels != "env=prod" {
+		t.Errorf("the rules of before again: %+v", back)
+	}
+	if third := back.Then(Selected{Rules: plan.Selection{Labels: "env=test"}}); len(third.Later) != 2 || third.InForce().Rules.Labels != "env=test" {
+		t.Errorf("other rules after those of before: %+v", third)
+	}
 	for partition, name := range map[string]string{"nodes": "w", "pods": "v"} { // not given, or by labels that are not known any more
 		if former, err := all.Watch(partition, &plan.Watch{Name: name}); former != nil || err != nil {
 			t.Errorf("watch %s judged %s by %+v, %v", name, partition, former, err)

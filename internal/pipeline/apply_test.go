@@ -225,13 +225,6 @@ func TestApplyThatTheStoreFails(t *testing.T) {
 						for i := range next.Sinks {
 							got[next.Sinks[i].Name] = l.queued(next.Sinks[i].Name)
 						}
-						if tc.returns { // cut short, the other rules leave nothing that counts as given: v may come again, once
-							for sink, lines := range got {
-								if i := slices.Index(lines, "sync v 1"); i >= 0 {
-									got[sink] = slices.Delete(lines, i, i+1)
-								}
-							}
-						}
 						if diff = cmp.Diff(byObject(tc.want), byObject(got)); diff == "" {
 							return
 						}

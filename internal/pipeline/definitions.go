@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -98,10 +99,14 @@ func (m *Manager) noteDefinition(partition string, defined bool) error {
 	return ledger.StoreError(m.store.Commit(b), "note the definition of %s", partition)
 }
 
-// findDefinition returns nil if the API server has the definition of a resource.
+// findDefinition returns nil if the API server has the definition of a resource, and a NotFound
+// if it has none. The 404 page of a proxy is another error.
 func (m *Manager) findDefinition(ctx context.Context, gr schema.GroupResource) error {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
 	_, err := m.definitionMetadata.Get(ctx, gr.String(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
+		return errors.New("not an answer of the API server: " + err.Error())
+	}
 	return err
 }

@@ -720,6 +720,7 @@ func TestDefinitionGone(t *testing.T) {
 		pattern string
 		api     bool  // the resource is of an aggregated API
 		server  int   // status of the answer about the definition; 0: not found
+		page    bool  // the answer is a page of a proxy
 		resolve error // the resolver's about the resource; nil: not served
 		aged    time.Duration
 		deleted bool
@@ -730,6 +731,7 @@ func TestDefinitionGone(t *testing.T) {
 		{name: "a version", pattern: "widgets.v1.example.com", deleted: true},
 		{name: "the definition exists", pattern: "*", server: http.StatusOK},
 		{name: "the server fails", pattern: "*", server: http.StatusServiceUnavailable},
+		{name: "a proxy does not find it", pattern: "*", server: http.StatusNotFound, page: true},
 		{name: "forbidden", pattern: "*", server: http.StatusForbidden},
 		{name: "forbidden for long", pattern: "*", server: http.StatusForbidden, aged: 2 * time.Hour, deleted: true},
 		{name: "an aggregated API", pattern: "*", api: true},
@@ -765,10 +767,12 @@ func TestDefinitionGone(t *testing.T) {
 					case asked <- struct{}{}:
 					default:
 					}
-					switch tc.server {
-					case 0:
+					switch {
+					case tc.page:
+						http.Error(w, "404 page not found", tc.server)
+					case tc.server == 0:
 						return false
-					case http.StatusOK:
+					case tc.server == http.StatusOK:
 						w.Header().Set("Content-Type", "application/json")
 						_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.example.com"}})
 					default:
@@ -837,6 +841,7 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 		l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
 		l.defined("widgets.example.com")
 		if custom {
+			l.checkpointed("widgets.example.com#", "v1")
 			l.stop()
 			api.Unserve(widgetPath)
 			api.Serve(widgetPath, "example.com/v1", "Widget")
