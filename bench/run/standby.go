@@ -348,7 +348,7 @@ replay server, all on this one machine. Medians (smallest to largest) of %d runs
 
 CPU is user and system time of the process, from before the first update until it rests again: %d updates of %d pods of about
 5.5 KB, as fast as they are read. A take-over is measured from the end of the leader, with a change that is made in that moment, to the line
-in the other's file; 5 s of it (takeOverAfter) are the silence that the follower waits for when nobody resigned. During an election
+in the other's file; 5 s of it (takeOverAfter) are the silence that the follower waits for when no leader resigned. During an election
 of NATS nothing is lost and no replica takes over: updates, 200 a second here, wait.
 `, s.runs, machine(ctx, b.dir, b.commit),
 		get(metricCPU, ours), get(metricCPU, journaled), one, get(metricFollower, journaled), get(metricRate, ours), get(metricRate, journaled),

@@ -9,8 +9,8 @@ import (
 )
 
 // fromKeyboard reports whether the terminal sends the signals of its keyboard to this process
-// and those that it starts: they are in the foreground of their controlling terminal, whatever
-// their input is.
+// and those that it starts: they are in the foreground of their controlling terminal. Their
+// input does not matter.
 func fromKeyboard() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {

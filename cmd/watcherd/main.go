@@ -143,9 +143,6 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(newVersionCommand())
-	root.Version = fullVersion()
-	root.SetVersionTemplate("{{.Version}}\n")
-	root.Flags().Bool("version", false, "print the version") // without cobra's shorthand -v, which is kubectl's verbosity
 	for _, c := range allCommands(root) {
 		if c.RunE != nil {
 			checkArgs(c)
@@ -159,6 +156,14 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		}
 	}
 	addCompletions(root)
+	// Cobra's own flag prints a sentence; its template would link text/template, and with that a third more program.
+	printVersion := root.Flags().Bool("version", false, "print the version")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *printVersion {
+			return runVersion(cmd, args)
+		}
+		return helpOnly(cmd, args)
+	}
 	return root
 }
 
@@ -192,19 +197,17 @@ func commit() string {
 	return revision + modified
 }
 
-func fullVersion() string {
-	return fmt.Sprintf("watcherd %s, commit %s, %s, %s/%s", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
-
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the commit, the Go release and the platform",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), fullVersion())
-			return err
-		},
+		RunE:  runVersion,
 	}
+}
+
+func runVersion(cmd *cobra.Command, _ []string) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "watcherd %s, commit %s, %s, %s/%s\n", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
 }
 
 func newSchemaCommand() *cobra.Command {

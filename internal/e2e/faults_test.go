@@ -160,7 +160,7 @@ func (n *night) faults() []fault {
 		},
 		{
 			name:  "a watch is forbidden",
-			begin: func() { n.cluster.Apply(n.t, n.less); n.proxy.Cut(); n.proxy.Mend() }, end: func() { n.cluster.Apply(n.t, n.full) },
+			begin: func() { n.cluster.Apply(n.t, n.less); n.proxy.Cut(); n.proxy.Restore() }, end: func() { n.cluster.Apply(n.t, n.full) },
 			tries: `watcherd_watch_forbidden_total{resource="secrets.v1",watch="hidden"}`,
 			check: "watch/hidden/secrets.v1/" + n.namespace, reason: "forbidden: ",
 			status: func(s *status.Status) bool { return sourceOf(s, "hidden").State == "forbidden" },
@@ -198,7 +198,7 @@ func (n *night) faults() []fault {
 			says:   `config file is not valid.*nonsense: unknown key`,
 		},
 		{
-			name: "the API server says nothing", begin: n.proxy.Hang, end: n.proxy.Mend, silent: true,
+			name: "the API server says nothing", begin: n.proxy.Hang, end: n.proxy.Restore, silent: true,
 			check: "watch/maps/configmaps.v1/" + n.namespace, reason: "backing-off: ",
 			status: func(s *status.Status) bool { return sourceOf(s, "maps").State == "backing-off" },
 			series: `watcherd_watch_state{resource="configmaps.v1",state="backing-off",watch="maps"}`,

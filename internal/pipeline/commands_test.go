@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -28,13 +30,16 @@ func TestCommandsByName(t *testing.T) {
 		err  error
 		want UnknownError
 	}{
-		{snapshot("other", ""), UnknownError{"sink", "other"}},
-		{snapshot("x", "other"), UnknownError{"watch", "other"}},
-		{l.m.ResumeSink(t.Context(), "other"), UnknownError{"sink", "other"}},
-		{func() error { _, err := l.m.Replay(t.Context(), "other", store.ReplayRange{}, nil); return err }(), UnknownError{"sink", "other"}},
+		{snapshot("other", ""), UnknownError{"sink", "other", []string{"x"}}},
+		{snapshot("x", "other"), UnknownError{"watch", "other", []string{"w"}}},
+		{l.m.ResumeSink(t.Context(), "other"), UnknownError{"sink", "other", []string{"x"}}},
+		{func() error { _, err := l.m.Replay(t.Context(), "other", store.ReplayRange{}, nil); return err }(), UnknownError{"sink", "other", []string{"x"}}},
 	} {
-		if got, ok := errors.AsType[*UnknownError](tc.err); !ok || *got != tc.want {
+		got, ok := errors.AsType[*UnknownError](tc.err)
+		if !ok {
 			t.Errorf("%v, want %v", tc.err, &tc.want)
+		} else if diff := cmp.Diff(tc.want, *got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 	if err := l.m.PurgeSink(t.Context(), "x"); !errors.Is(err, ErrConfigured) {

@@ -417,7 +417,7 @@ var troubles = []struct {
 		}
 		time.Sleep(time.Duration(random.Int64N(int64(2 * l.takeOver))))
 		for _, n := range l.nets[1-leader] {
-			n.Mend()
+			n.Restore()
 		}
 		l.covered()
 	}},
@@ -462,7 +462,7 @@ func (l *lives) cutOff(leader int, how func(*testkit.Proxy)) {
 	}
 	l.replaced(leader)
 	for _, n := range l.nets[leader] {
-		n.Mend()
+		n.Restore()
 	}
 	l.deposed(p)
 }

@@ -304,7 +304,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 				}
 				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
 			}
-			if errors.Is(err, journal.ErrFull) { // of what nobody reads again
+			if errors.Is(err, journal.ErrFull) { // of what no replica reads again
 				err = f.client.Trim(ctx, x.Last)
 			}
 		}

@@ -25,7 +25,7 @@ type clockReading struct {
 	wall, monotonic time.Time
 }
 
-// then returns what the wall clock says at another moment, if it does not jump.
+// then returns the time of the wall clock at another moment, if it does not jump.
 func (r clockReading) then(monotonic time.Time) time.Time {
 	return r.wall.Add(monotonic.Sub(r.monotonic))
 }

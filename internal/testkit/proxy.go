@@ -46,7 +46,7 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-// Cut closes all connections, and new ones until Mend.
+// Cut closes all connections, and new ones until Restore.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *Proxy) Cut() {
 	p.passLocked()
 }
 
-// Hang lets nothing pass in either direction until Mend. Connections stand.
+// Hang lets nothing pass in either direction until Restore. Connections stand.
 func (p *Proxy) Hang() {
 	p.HangAnswers()
 	p.mu.Lock()
@@ -66,7 +66,7 @@ func (p *Proxy) Hang() {
 	p.asks = p.answers
 }
 
-// HangAnswers holds back what the server sends until Mend; what clients send reaches it.
+// HangAnswers holds back what the server sends until Restore; what clients send reaches it.
 func (p *Proxy) HangAnswers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,8 +81,8 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.late = d
 }
 
-// Mend ends Cut, Hang and HangAnswers: what was held back passes.
-func (p *Proxy) Mend() {
+// Restore ends Cut, Hang and HangAnswers: what was held back passes.
+func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = false

@@ -57,14 +57,14 @@ func (b *backend) destination(t *testing.T, p *testkit.Proxy, js bool) sinktest.
 		},
 		Break:   func(*testing.T) { p.Cut() },
 		Hang:    func(*testing.T) { p.Hang() },
-		Repair:  func(*testing.T) { p.Mend() },
+		Repair:  func(*testing.T) { p.Restore() },
 		Secrets: []string{canary},
 	}
 	if b.node != nil {
 		d.Hang = func(*testing.T) { b.node.Freeze() }
 		d.Repair = func(*testing.T) {
 			b.node.Thaw()
-			p.Mend()
+			p.Restore()
 		}
 	}
 	return d
