@@ -29,7 +29,7 @@ func TestInterrupts(t *testing.T) {
 	for _, keyboard := range []bool{true, false} {
 		t.Run(fmt.Sprint("keyboard ", keyboard), func(t *testing.T) {
 			screen, terminal := openTerminal(t)
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupts$") //nolint:gosec // this program
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupts$")
 			cmd.Env = append(os.Environ(), "WATCHERD_TEST_INTERRUPTS=1")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 			if keyboard {

@@ -148,8 +148,8 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 			connected, delay = true, retryFirst
 			fmt.Fprintln(t.notes, "watcherd: lost the connection to the daemon; reconnecting")
 		}
-		if wait.For(ctx, delay) != nil {
-			return nil
+		if err := wait.For(ctx, delay); err != nil {
+			return nil //nolint:nilerr // as above
 		}
 	}
 }

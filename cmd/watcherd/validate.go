@@ -369,7 +369,7 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 			for _, pattern := range w.Resources {
 				found, err := resolver.Resolve(pattern)
 				if err != nil && !fixed {
-					return nil, nil //nolint:nilerr // it is reported with the watch, and may have the field
+					return nil, nil // it is reported with the watch, and may have the field
 				}
 				for _, f := range found {
 					if len(s.Resources) > 0 && !limits[f.GVR.GroupResource()] {

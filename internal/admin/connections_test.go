@@ -291,7 +291,10 @@ func (f *fixture) askUnread(path, token string) (read func() http2.Frame, other 
 	for i := range uint32(maxRequests) {
 		block.Reset()
 		for _, h := range []hpack.HeaderField{
-			{Name: ":method", Value: "GET"}, {Name: ":path", Value: path}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "a"},
+			{Name: ":method", Value: "GET"},
+			{Name: ":path", Value: path},
+			{Name: ":scheme", Value: "https"},
+			{Name: ":authority", Value: "a"},
 			{Name: "authorization", Value: "Bearer " + token},
 		} {
 			err = errors.Join(err, encoder.WriteField(h))

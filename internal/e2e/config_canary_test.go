@@ -407,10 +407,18 @@ sinks:
 		t.Fatal(err)
 	}
 	for _, command := range [][2]string{
-		{"plan", fmt.Sprintf(`{"configuration":%s}`, configuration)}, {"reload", `{}`}, {"backtest", fmt.Sprintf(`{"from":%q,"bodies":[{"sink":"shaped","body":"json.encode(object)"}]}`, time.Now().Add(-time.Hour).Format(time.RFC3339))},
-		{"replay", `{"sink":"plain","fromSequence":1}`}, {"snapshot", `{"sink":"plain"}`}, {"backup", fmt.Sprintf(`{"dir":%q}`, d.path("another-copy"))},
-		{"deadletters/refusing/retry", `{"all":true}`}, {"sinks/refusing/pause", ``}, {"sinks/refusing/resume", ``},
-		{"sinks/refusing/skip", `{}`}, {"sinks/refusing/purge", ``}, {"deadletters/refusing/drop", `{"all":true}`},
+		{"plan", fmt.Sprintf(`{"configuration":%s}`, configuration)},
+		{"reload", `{}`},
+		{"backtest", fmt.Sprintf(`{"from":%q,"bodies":[{"sink":"shaped","body":"json.encode(object)"}]}`, time.Now().Add(-time.Hour).Format(time.RFC3339))},
+		{"replay", `{"sink":"plain","fromSequence":1}`},
+		{"snapshot", `{"sink":"plain"}`},
+		{"backup", fmt.Sprintf(`{"dir":%q}`, d.path("another-copy"))},
+		{"deadletters/refusing/retry", `{"all":true}`},
+		{"sinks/refusing/pause", ``},
+		{"sinks/refusing/resume", ``},
+		{"sinks/refusing/skip", `{}`},
+		{"sinks/refusing/purge", ``},
+		{"deadletters/refusing/drop", `{"all":true}`},
 	} {
 		answers["POST "+command[0]] = asked.post("/api/v1/"+command[0], command[1])
 	}

@@ -27,7 +27,7 @@ type Writer struct {
 	written atomic.Uint64             // bytes of all messages
 }
 
-// ErrFull: the stream has no room for the entry that begins a term, and no writer that trims it.
+// ErrFull is returned where the stream has no room for the entry that begins a term, and no writer that trims it.
 var ErrFull = errors.New("the journal's stream is full")
 
 // full reports whether an append failed for want of room in the stream.

@@ -94,7 +94,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer m.Close() //nolint:contextcheck // it ends without one
 	const often = 20 * time.Millisecond
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -17,7 +16,7 @@ func TestFillKnowsItsRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := noise(payload)
-	n, err := s.Fill(context.Background(), "a", func(*Item) (sel Selected, ok bool, err error) {
+	n, err := s.Fill(t.Context(), "a", func(*Item) (sel Selected, ok bool, err error) {
 		if !s.Health().Paused {
 			sel.Payload = large
 		}

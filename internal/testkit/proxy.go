@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"context"
 	"net"
 	"sync"
 	"testing"
@@ -104,7 +105,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		far, err := net.Dial("tcp", p.target)
+		far, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.target)
 		if err != nil {
 			near.Close()
 			continue

@@ -2,7 +2,7 @@ package nats_test
 
 import (
 	"bufio"
-	"crypto/sha1" //nolint:gosec // of the WebSocket protocol
+	"crypto/sha1"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/binary"
@@ -102,7 +102,7 @@ func speak(conn net.Conn, scheme string, secure *tls.Config, early, answer strin
 		if err != nil {
 			return
 		}
-		sum := sha1.Sum([]byte(req.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // see above
+		sum := sha1.Sum([]byte(req.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 		send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n\r\n")
 		send = func(text string) {
 			_, _ = conn.Write(append(binary.BigEndian.AppendUint64([]byte{0x82, 127}, uint64(len(text))), text...))
