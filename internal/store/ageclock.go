@@ -22,7 +22,8 @@ type ageClock struct {
 
 // clockReading is what the wall clock said at a moment.
 type clockReading struct {
-	wall, monotonic time.Time
+	wall      time.Time // without a monotonic reading, which no jump shows in
+	monotonic time.Time
 }
 
 // then returns the time of the wall clock at another moment, if it does not jump.
@@ -30,12 +31,25 @@ func (r clockReading) then(monotonic time.Time) time.Time {
 	return r.wall.Add(monotonic.Sub(r.monotonic))
 }
 
-// newAgeClock returns the clock of a store that knows no time later than last.
+// newAgeClock returns the clock of a store that trusts no time later than last.
 func newAgeClock(last time.Time) *ageClock {
-	return &ageClock{believed: clockReading{last, time.Now()}}
+	return &ageClock{believed: clockReading{last.Round(0), time.Now()}}
+}
+
+// trusted is the time of the last mark, or of the one before a jump that is less than agePatience old. There is at least
+// one mark.
+func (m marks) trusted() time.Time {
+	last := m[len(m)-1].time
+	for i := len(m) - 1; i > 0 && last.Sub(m[i].time) < agePatience; i-- {
+		if before := m[i-1].time; m[i].time.Sub(before) > agePatience {
+			return before
+		}
+	}
+	return last
 }
 
 func (a *ageClock) now(wall time.Time) time.Time {
+	wall = wall.Round(0)
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -177,8 +177,8 @@ func (s *Store) load() (err error) {
 		return err
 	}
 	last := s.opts.Now()
-	if n := len(s.log.marks); n > 0 {
-		last = s.log.marks[n-1].time
+	if len(s.log.marks) > 0 {
+		last = s.log.marks.trusted()
 	}
 	s.ages = newAgeClock(last)
 	s.sinks, err = s.loadSinks()
