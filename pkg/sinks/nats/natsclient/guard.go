@@ -28,7 +28,9 @@ type guarded struct {
 	// Of the goroutine that reads.
 	head    []byte // of a line
 	length  int    // of the line
+	cr      bool   // the line has a CR, which LF has to follow
 	payload int    // bytes of a message that are to come
+	behind  bool   // the line is what follows a message: it is empty
 }
 
 // begin begins TLS.
@@ -81,7 +83,8 @@ func (g *guarded) passes(b []byte) bool {
 	return g.frames.take(b, g.accepts)
 }
 
-// accepts takes in what follows in the protocol of NATS.
+// accepts takes in what follows in the protocol of NATS. Lines end with CRLF, and a message does: where they do not, the
+// client and the guard would not agree where the next line begins.
 func (g *guarded) accepts(b []byte) bool {
 	const longest = 8 << 10 // of a line that announces a message
 	for len(b) > 0 {
@@ -92,7 +95,18 @@ func (g *guarded) accepts(b []byte) bool {
 			continue
 		}
 		part, rest, ended := bytes.Cut(b, []byte("\n"))
+		cr := bytes.IndexByte(part, '\r')
+		if g.cr && len(part) > 0 || cr >= 0 && cr < len(part)-1 {
+			return false
+		}
+		g.cr = g.cr || cr >= 0
+		if ended && !g.cr {
+			return false
+		}
 		g.length += len(part)
+		if g.behind && g.length > len("\r") {
+			return false
+		}
 		g.head = append(g.head, part[:min(len(part), longest+1-len(g.head))]...)
 		announces := len(g.head) > 0 && (g.head[0]|' ' == 'm' || g.head[0]|' ' == 'h')
 		if g.length > maxLine || announces && g.length > longest {
@@ -101,7 +115,7 @@ func (g *guarded) accepts(b []byte) bool {
 		if b = rest; !ended {
 			return true
 		}
-		if announces {
+		if g.behind = announces; announces {
 			fields := bytes.Fields(g.head)
 			size, err := strconv.ParseUint(string(fields[len(fields)-1]), 10, 64)
 			if err != nil || size > maxMessage {
@@ -109,7 +123,7 @@ func (g *guarded) accepts(b []byte) bool {
 			}
 			g.payload = int(size)
 		}
-		g.head, g.length = g.head[:0], 0
+		g.head, g.length, g.cr = g.head[:0], 0, false
 	}
 	return true
 }
