@@ -123,7 +123,7 @@ type Line struct {
 	mu   sync.Mutex // guards what follows
 	conn net.Conn
 	last *guarded // conn, as the client has it
-	name string   // of the last host that the configuration names
+	name string   // the last one dialed of those that the configuration names, which is no address; empty: none
 }
 
 var _ nats.CustomDialer = (*Line)(nil)
@@ -158,7 +158,7 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guarded{Conn: conn, handshake: l.handshake(address)}
+	g := &guarded{Conn: conn, handshake: l.handshake(l.serverName(address))}
 	if l.webSocket {
 		g.frames = &frames{}
 	}
@@ -185,20 +185,27 @@ func (l *Line) SkipTLSHandshake() bool {
 	return true
 }
 
-// handshake returns the function that begins TLS with a server. A server that others have named by its address is verified
-// as the one that the configuration names.
-func (l *Line) handshake(address string) func(net.Conn) (net.Conn, error) {
+// serverName is whom the server at an address is verified as. One that others have named by its address alone is as the
+// last one that the configuration names by a name.
+func (l *Line) serverName(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		host = address
 	}
 	l.mu.Lock()
-	if l.known[host] || l.name == "" || net.ParseIP(host) == nil {
+	defer l.mu.Unlock()
+	byName := net.ParseIP(host) == nil
+	switch {
+	case l.known[host] && byName:
 		l.name = host
-	} else {
-		host = l.name
+	case !l.known[host] && !byName && l.name != "":
+		return l.name
 	}
-	l.mu.Unlock()
+	return host
+}
+
+// handshake returns the function that begins TLS with a server.
+func (l *Line) handshake(host string) func(net.Conn) (net.Conn, error) {
 	return func(conn net.Conn) (net.Conn, error) {
 		config, err := l.files.Load()
 		if err != nil {
