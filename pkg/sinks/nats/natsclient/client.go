@@ -170,7 +170,7 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	l.mu.Unlock()
 	if l.secure {
 		if err := g.begin(); err != nil {
-			return nil, errors.Join(err, conn.Close())
+			return nil, err
 		}
 	}
 	return g, nil

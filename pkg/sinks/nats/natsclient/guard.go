@@ -33,15 +33,15 @@ type guarded struct {
 	behind  bool   // the line is what follows a message: it is empty
 }
 
-// begin begins TLS.
+// begin begins TLS. Where that fails, it closes the connection: nothing is written without.
 func (g *guarded) begin() error {
 	g.upgrade = false
 	if len(g.early) > 0 {
-		return errProtocol // it would pass for what the verified server sends
+		return errors.Join(errProtocol, g.Conn.Close()) // it would pass for what the verified server sends
 	}
 	secured, err := g.handshake(g.Conn)
 	if err != nil {
-		return err
+		return errors.Join(err, g.Conn.Close())
 	}
 	g.Conn = secured
 	return nil

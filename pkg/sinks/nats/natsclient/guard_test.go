@@ -2,6 +2,9 @@ package natsclient
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"net"
 	"regexp"
 	"strconv"
 	"strings"
@@ -61,6 +64,29 @@ func FuzzGuard(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestFailedHandshake: nothing is sent to a server that was not verified, whatever the client writes next.
+func TestFailedHandshake(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	unverified := errors.New("who is this?")
+	g := &guarded{Conn: near, upgrade: true, handshake: func(net.Conn) (net.Conn, error) { return nil, unverified }}
+	if _, err := g.Write([]byte("CONNECT {}\r\n")); !errors.Is(err, unverified) {
+		t.Errorf("the first write: %v", err)
+	}
+	received := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(far)
+		received <- all
+	}()
+	if _, err := g.Write([]byte("PING\r\n")); err == nil {
+		t.Error("the second write succeeds")
+	}
+	near.Close()
+	if all := <-received; len(all) > 0 {
+		t.Errorf("%q was sent", all)
+	}
 }
 
 var message = regexp.MustCompile(`^(?i)h?msg[ \t]`)
