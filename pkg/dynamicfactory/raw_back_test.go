@@ -242,9 +242,18 @@ func TestRollbackThatMovesVersionsOn(t *testing.T) {
 			}, 0,
 			[]string{"initial a", "initial b"},
 		},
+		"from a list of a server without exact lists": {
+			func(snap *dynamicfactory.WarmStart, objects map[string]*compact.Object) {
+				snap.Relist, snap.Known = true, func(_, name string) *compact.Object { return objects[name] }
+			}, 0,
+			[]string{"initial a", "initial b"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
+				if strings.Contains(name, "without exact lists") {
+					s.Intercept(withoutExactLists)
+				}
 				put(s, "a", "b")
 				backup := s.Save()
 				put(s, "b", "c")

@@ -35,6 +35,14 @@ func TestFirstListAtAnExactVersion(t *testing.T) {
 	})
 }
 
+// withoutExactLists has a server ignore that a list is to be of one version.
+func withoutExactLists(_ http.ResponseWriter, r *http.Request) bool {
+	q := r.URL.Query()
+	q.Del("resourceVersionMatch")
+	r.URL.RawQuery = q.Encode()
+	return false
+}
+
 // A version that the server does not have gives a list of now, and a gap from there.
 func TestFirstListAtAVersionThatIsGone(t *testing.T) {
 	for _, tc := range []struct {
@@ -54,12 +62,7 @@ func TestFirstListAtAVersionThatIsGone(t *testing.T) {
 			})
 		}, "expired 103 104"},
 		{"no exact lists", func(s *apitest.Server, _ apitest.Saved) {
-			s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
-				q := r.URL.Query()
-				q.Del("resourceVersionMatch")
-				r.URL.RawQuery = q.Encode()
-				return false
-			})
+			s.Intercept(withoutExactLists)
 		}, "expired 103 104"},
 	} {
 		t.Run(tc.how, func(t *testing.T) {

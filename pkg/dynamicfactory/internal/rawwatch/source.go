@@ -398,7 +398,8 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, er
 		switch {
 		case err == nil && list.ResourceVersion == version:
 			gap = nil
-		case err == nil: // a server without exact lists
+		case err == nil:
+			list = nil // a server without exact lists; a fresh one is compared with what was recorded
 		case apiclient.IsExpired(err) || apierrors.IsBadRequest(err):
 			s.stats.contact(func(t *Counters) { t.Expired++ })
 		default:
