@@ -51,6 +51,7 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 // recordedFor returns the recorded states of the feed's objects, in the form of now.
 func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.Object {
 	var codec *compact.Codec
+	logged := false
 	return func(namespace, name string) *compact.Object {
 		key := ledger.Key(namespace, name)
 		o, err := c.ledger.State(s.Partition, key)
@@ -58,7 +59,10 @@ func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.O
 			o, err = c.formed(s, &codec, o)
 		}
 		if err != nil {
-			s.Log.Error("the recorded state of an object that cannot be listed cannot be read either", "object", key, "error", err)
+			if !logged {
+				logged = true
+				s.Log.Error("recorded states cannot be read: a rollback does not show by their objects, and of those that cannot be listed either, the watch begins without a state", "object", key, "error", err)
+			}
 			return nil
 		}
 		return o
