@@ -7,6 +7,7 @@ import (
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // TestEventsOfRecordedStatesAreEdited hides what recorded states show, and has events
@@ -85,5 +86,30 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFarewellOfDamagedStates deletes a definition of whose recorded objects one is damaged: as the deletion of
+// that one cannot be reported, there is a gap.
+func TestFarewellOfDamagedStates(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.liveFeed()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), addedTo(s, r.Object("b", "u2", "4")))
+	r.damaged(s, "a")
+	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
+		t.Fatal(err)
+	}
+	r.Events()
+	r.running = nil
+	former, err := r.c.FormerFeed(s.Partition, r.watches, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Barrier{r.group}.add(&Farewell{feed: former, at: r.at, notify: make(chan struct{}, 1)})
+	r.commit()
+	for _, e := range r.Expect("deleted b u2 4", "gap   ") {
+		if e.Gap != nil && e.Gap.Cause != dynamicfactory.CauseUnreadable {
+			t.Errorf("the gap is %+v", e.Gap)
+		}
 	}
 }

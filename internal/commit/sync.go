@@ -130,14 +130,16 @@ func (s *Feed) objects() int {
 }
 
 // Farewell reports all recorded objects of a part of the ledger as deleted to the
-// watches that were given them. It is the committer's, but for over.
+// watches that were given them, and a gap if some cannot be read. It is the committer's, but for over.
 type Farewell struct {
-	feed   *Feed // does not run
-	cursor string
-	at     time.Time
-	total  int
-	over   atomic.Bool // all of it is durable
-	notify chan<- struct{}
+	feed    *Feed // does not run
+	cursor  string
+	newest  string // the newest version of an object
+	damaged bool   // deletions of a part of the objects are not reported
+	at      time.Time
+	total   int
+	over    atomic.Bool // all of it is durable
+	notify  chan<- struct{}
 }
 
 // BeginFarewell removes the checkpoints of a part of the ledger, so that a feed that reads
@@ -261,14 +263,19 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 			return ledger.ErrEnough
 		}
 		n++
-		j.cursor = key
+		j.cursor, j.newest = key, ledger.Later(j.newest, o.GetResourceVersion())
 		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
+	j.damaged = j.damaged || errors.Is(err, store.ErrUnreadable)
 	if err = ledger.IgnoreUnreadable(err); more || err != nil {
 		return more, err
 	}
-	return false, g.reportWaiting(j.feed)
+	if j.damaged {
+		j.feed.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported")
+		err = g.gap(j.feed, j.at, &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: j.newest, ToTime: j.at}, nil)
+	}
+	return false, errors.Join(err, g.reportWaiting(j.feed))
 }
 
 func (j *Farewell) end() {
