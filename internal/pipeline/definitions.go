@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // definedMeta and the name of a part of the ledger are the key of a note: the API server had a
@@ -70,7 +71,7 @@ func (m *Manager) noteDefinitions(ctx context.Context, looks map[*informer]look)
 				return ctx.Err() == nil, nil
 			case l.absent.IsZero():
 				l.absent, again, err = m.cfg.Now(), true, nil
-			case m.cfg.Now().Sub(l.absent) < goneRetry: // it may have been deleted a moment ago
+			case m.cfg.Now().Sub(l.absent) < goneRetry || !s.served(): // it may have been deleted a moment ago
 				again, err = true, nil
 			default: // an aggregated API serves the resource
 				l.over, err = true, m.noteDefinition(s.Partition, false)
@@ -109,4 +110,10 @@ func (m *Manager) findDefinition(ctx context.Context, gr schema.GroupResource) e
 		return errors.New("not an answer of the API server: " + err.Error())
 	}
 	return err
+}
+
+// served reports whether the API server serves the informer's resource.
+func (s *informer) served() bool {
+	sub := s.sub.Load()
+	return sub != nil && sub.Watch().State == dynamicfactory.StateWatching
 }

@@ -848,7 +848,7 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 			api.Put(widgetPath, "ns", "a", nil)
 			continue
 		}
-		eventually(t, "sync", func() bool { return len(l.log()) == 1 })
+		eventually(t, "sync", func() bool { return len(l.log()) == 1 && l.m.informerList()[0].served() })
 		looks := map[*informer]look{}
 		for _, want := range []bool{true, true, false} {
 			if again, err := l.m.noteDefinitions(t.Context(), looks); err != nil || again != want {
@@ -879,6 +879,78 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.becomes(history{"a": {"added 101"}})
+	}
+}
+
+// TestDefinitionDeletedAsAWatchStarts deletes a definition before its feed has started, and discovery
+// is late: that the resource had one stays known.
+func TestDefinitionDeletedAsAWatchStarts(t *testing.T) {
+	api := apitest.New(t)
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	dir := t.TempDir()
+	st := func(l *live) *plan.State { return l.state(watchOf("w", nil, "widgets.example.com")) }
+	l := runLive(t, dir, store.Options{}, api, serving(widgets))
+	l.apply(st(l))
+	l.defined("widgets.example.com")
+	l.checkpointed("widgets.example.com#", "v1")
+	l.stop()
+	api.Unserve(widgetPath)
+	l = runLive(t, dir, store.Options{}, api, serving(widgets))
+	l.apply(st(l))
+	looks := map[*informer]look{}
+	for range 2 {
+		if again, err := l.m.noteDefinitions(t.Context(), looks); err != nil || !again {
+			t.Errorf("again %t, %v", again, err)
+		}
+		for s, x := range looks {
+			x.absent = x.absent.Add(-goneRetry)
+			looks[s] = x
+		}
+	}
+	if _, noted, err := l.store.Meta(definedMeta + "widgets.example.com"); !noted || err != nil {
+		t.Errorf("noted %t, %v", noted, err)
+	}
+}
+
+// TestServedAgainBesideAnUnknownDefinition has one resource served, or watched no more, whose absence is noted
+// while the API server does not answer about another: the note ends, so that the next absence begins anew.
+func TestServedAgainBesideAnUnknownDefinition(t *testing.T) {
+	api := apitest.New(t)
+	gadgets := widgets
+	gadgets.GVR.Resource, gadgets.Kind = "gadgets", "Gadget"
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	api.ServeCustom("/apis/example.com/v1/gadgets", "example.com/v1", "Gadget")
+	api.Put(widgetPath, "ns", "a", nil)
+	api.Put("/apis/example.com/v1/gadgets", "ns", "b", nil)
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "customresourcedefinitions") {
+			return false
+		}
+		apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		return true
+	})
+	resolver := serving(gadgets, widgets)
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
+	l.apply(l.state(watchOf("g", nil, "gadgets.example.com"), watchOf("w", nil, "widgets.example.com")))
+	eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+	resolver.set(widgets)
+	eventually(t, "a resource is waited for", func() bool { return len(l.m.informerList()) == 1 })
+	for _, st := range []*plan.State{nil, l.state(watchOf("g", nil, "gadgets.example.com"))} {
+		if err := ledger.PutMeta(l.store, unservedMeta+"widgets.example.com", noteTime(time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		if st != nil {
+			l.apply(st)
+		}
+		if err := l.m.call(t.Context(), func(ctx context.Context) error {
+			_, err := l.m.reportGone(ctx)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, noted, err := l.store.Meta(unservedMeta + "widgets.example.com"); noted || err != nil {
+			t.Errorf("watched: %t; the note that it is not served stays: %v", st == nil, err)
+		}
 	}
 }
 

@@ -57,17 +57,19 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
 	running := m.runningIn()
+	var waiting []string // parts of the ledger that no feed reads
 	for _, p := range m.store.Partitions() {
+		if gr, _ := ledger.SplitPartition(p); !custom(gr.Group) {
+			continue
+		}
+		if _, wanted := m.wantedOf(st, p); running[p] == nil && (wanted || m.farewells[p] != nil) {
+			waiting = append(waiting, p)
+		} else if err := m.endUnserved(p); err != nil {
+			return false, err
+		}
+	}
+	for _, p := range waiting {
 		gr, scope := ledger.SplitPartition(p)
-		if !custom(gr.Group) {
-			continue
-		}
-		if running[p] != nil {
-			if err := m.noteServed(p); err != nil {
-				return false, err
-			}
-			continue
-		}
 		if j := m.farewells[p]; j != nil {
 			if j.Over() {
 				delete(m.farewells, p)
@@ -76,9 +78,6 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 				}
 			}
 			continue
-		}
-		if _, wanted := m.wantedOf(st, p); !wanted {
-			continue // it expires
 		}
 		if m.blind(st, p) {
 			again = true // the watches concerned are not known yet
@@ -166,15 +165,15 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
 }
 
-// noteServed ends the note that a resource is not served.
-func (m *Manager) noteServed(partition string) error {
+// endUnserved ends the note that a resource is not served: it is, or nothing watches it and its states expire.
+func (m *Manager) endUnserved(partition string) error {
 	if _, marked, err := m.store.Meta(unservedMeta + partition); err == nil && !marked {
 		return nil
 	}
 	b := m.store.NewBatch()
 	defer b.Discard()
 	b.DeleteMeta(unservedMeta + partition)
-	return ledger.StoreError(m.store.Commit(b), "note that %s is served", partition)
+	return ledger.StoreError(m.store.Commit(b), "end the note that %s is not served", partition)
 }
 
 // endFarewells ends those of parts of the ledger that feeds are about to read.
