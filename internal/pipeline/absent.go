@@ -18,13 +18,14 @@ const (
 	// absentRetry is how soon a namespace is looked for again that does not exist.
 	absentRetry = 10 * time.Second
 
-	// presentRetry is how soon namespaces are looked for again of which none is known to be missing.
+	// presentRetry is how soon one is looked for again that is not known to be missing.
 	presentRetry = 5 * time.Minute
 )
 
 // lookForNamespaces returns which of the namespaces that watches name do not exist, with those watches.
-// What a client may not ask, or gets no answer to, is as it was before. The error is that of ctx.
-func lookForNamespaces(ctx context.Context, client dynamic.ResourceInterface, watches []plan.Watch, before map[string][]string) (map[string][]string, error) {
+// What a client may not ask, or gets no answer to, is as it was before, and so is what existed unless all is
+// set. The error is that of ctx.
+func lookForNamespaces(ctx context.Context, client dynamic.ResourceInterface, watches []plan.Watch, before map[string][]string, all bool) (map[string][]string, error) {
 	named := map[string][]string{}
 	for i := range watches {
 		for _, ns := range watches[i].Namespaces {
@@ -32,6 +33,9 @@ func lookForNamespaces(ctx context.Context, client dynamic.ResourceInterface, wa
 		}
 	}
 	maps.DeleteFunc(named, func(ns string, _ []string) bool {
+		if !all && before[ns] == nil {
+			return true
+		}
 		// Unlike a get, a list distinguishes a namespace that does not exist from a path that is not served.
 		list, err := client.List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", ns).String(), Limit: 1})
 		if err != nil {
@@ -46,10 +50,15 @@ func lookForNamespaces(ctx context.Context, client dynamic.ResourceInterface, wa
 // missing and when it exists. It returns when ctx is done.
 func (m *Manager) followAbsent(ctx context.Context) {
 	client := m.client.Resource(namespaceKey.GVR)
+	var looked time.Time // for all of them
 	for {
 		retry := presentRetry
 		if st := m.currentState(); st != nil {
-			absent, err := lookForNamespaces(ctx, client, st.Watches, m.absent) // only this goroutine writes it
+			all := time.Since(looked) >= presentRetry
+			if all {
+				looked = time.Now()
+			}
+			absent, err := lookForNamespaces(ctx, client, st.Watches, m.absent, all) // only this goroutine writes it
 			if err != nil {
 				return
 			}
@@ -64,6 +73,7 @@ func (m *Manager) followAbsent(ctx context.Context) {
 			return
 		case <-m.absentDue:
 			timer.Stop()
+			looked = time.Time{}
 		case <-timer.C:
 		}
 	}

@@ -59,8 +59,19 @@ func TestNamespaceDoesNotExist(t *testing.T) {
 		api.Intercept(nil)
 		const warning = "namespace team-b does not exist: nothing is read from it until it does"
 		until("a warning", func() bool { return slices.Equal(warnings(), []string{warning}) })
-		began := asked()
+		present := func() (n int) {
+			for _, r := range api.Requests("namespaces", false) {
+				if strings.Contains(r.Query["fieldSelector"], "team-a") {
+					n++
+				}
+			}
+			return n
+		}
+		began, often := asked(), present()
 		until("further looks", func() bool { return asked() >= began+6 })
+		if n := present() - often; n > 1 {
+			t.Errorf("a namespace that exists was looked for %d times meanwhile", n)
+		}
 		refuses(http.StatusServiceUnavailable, "ServiceUnavailable")
 		until("a look without an answer", func() bool { return asked() >= began+8 })
 		if got := warnings(); !slices.Equal(got, []string{warning}) {
