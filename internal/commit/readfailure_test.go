@@ -133,6 +133,10 @@ func TestStoreFailsAnywhere(t *testing.T) {
 			before: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "1")) },
 			jobs:   func(_ *rig, s *Feed, b Barrier) { b.add(newSnapshot(s, s.Watches()[0])) },
 		},
+		"a farewell": {
+			before: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "1")); r.damaged(s, "b") },
+			jobs:   func(_ *rig, s *Feed, b Barrier) { b.add(&Farewell{feed: s, notify: make(chan struct{}, 1)}) },
+		},
 		"other labels of a namespace": {
 			watch: committest.PodWatch(committest.ProdPods),
 			before: func(r *rig, s *Feed) {
