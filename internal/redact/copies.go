@@ -33,14 +33,15 @@ func isApplied(annotation []byte) bool {
 }
 
 // editManifest edits an applied manifest as h.manifest does, and replaces what contains a Secret's
-// or is not a JSON object.
+// or is not a JSON object. Its hashes are bound to the object that has it: a manifest may name any.
 func (h *hasher) editManifest(dst, value []byte, at *rawjson.Place) []byte {
 	if value[0] != '"' || holdsSecret(value) {
 		return h.replace(dst, value, at)
 	}
 	text := bytes.TrimSpace(textOf(value))
-	edited, err := h.manifest.Append(nil, text)
-	if err != nil {
+	namespace, name := at.Of()
+	edited, _, err := h.manifest.AppendAt(nil, string(namespace), string(name), nil, text)
+	if err != nil || !bytes.HasPrefix(edited, []byte{'{'}) {
 		return h.replace(dst, value, at)
 	}
 	if bytes.Equal(edited, text) {

@@ -151,6 +151,11 @@ func TestKeepApplied(t *testing.T) {
 	if hashes := hash.FindAllString(edit(t, hiding["redact"], configMaps(), raw), -1); len(hashes) != 2 || hashes[0] == hashes[1] {
 		t.Errorf("the hash of a value shows that the manifest has the same one: %v", hashes)
 	}
+	guess := strings.Replace(raw, `"name":"c","namespace":"n"`, `"name":"other","namespace":"elsewhere"`, 1)
+	hashes := hash.FindAllString(edit(t, hiding["redact"], configMaps(), raw)+edit(t, hiding["redact"], configMaps(), guess), -1)
+	if len(hashes) != 4 || hashes[0] == hashes[2] || hashes[1] == hashes[3] {
+		t.Errorf("a manifest of another object's name in an object has its hash, by which a value can be guessed: %v", hashes)
+	}
 }
 
 // What keeps the manifest is another form than what does not, and the looser one, but for Secrets.
