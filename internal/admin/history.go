@@ -201,17 +201,11 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 	if now := time.Now(); to.IsZero() || to.After(now) {
 		to = now
 	}
-	if from.IsZero() {
-		last, err := s.cfg.History.Versions(r.Context(), history.VersionQuery{Object: o, To: to, Limit: 1})
-		if err != nil {
-			return nil, err
-		}
-		if len(last.Items) == 0 {
-			return nil, problemf(http.StatusNotFound, "no change of %s %q is recorded", o.Resource, o.Name)
-		}
-		from = last.Items[0].Time.Add(-1)
+	d, err := s.cfg.History.Diff(r.Context(), o, from, to)
+	if errors.Is(err, history.ErrNoChange) {
+		return nil, problemf(http.StatusNotFound, "no change of %s %q is recorded", o.Resource, o.Name)
 	}
-	return s.cfg.History.Diff(r.Context(), o, from, to)
+	return d, err
 }
 
 // objectsAt answers as objects does, of the time at: with one state, or a page of them.

@@ -217,11 +217,14 @@ func (r *Reader) look() (known, error) {
 // past is what counts as recorded up to a time: the records of that time or before it, and all
 // up to one, after which the clock has shown that time again.
 type past struct {
-	t  time.Time
-	to uint64
+	t       time.Time
+	to      uint64
+	ordered bool // only those up to the one count, and the time is about that of the next one
 }
 
-func (p past) has(sequence uint64, at time.Time) bool { return sequence <= p.to || !at.After(p.t) }
+func (p past) has(sequence uint64, at time.Time) bool {
+	return sequence <= p.to || !p.ordered && !at.After(p.t)
+}
 
 // until returns what counts as recorded up to a time.
 func (r *Reader) until(t time.Time) (past, error) {

@@ -248,3 +248,30 @@ func TestVersionsWithAClockThatWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// The last change is compared with the one before it, whatever the clock showed.
+func TestLastChangeWithAClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false)
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		w.c.Flush()
+		for _, skew := range []time.Duration{0, time.Hour, 0, 0, 600 * time.Millisecond, 0, -time.Minute, 0} {
+			time.Sleep(500 * time.Millisecond)
+			w.skew.Store(int64(skew))
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+			w.c.Flush()
+			all, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 2})
+			w.must(err)
+			d, err := w.r.Diff(t.Context(), pod("a"), time.Time{}, w.now())
+			w.must(err)
+			if d.From.As != Exact || d.From.Sequence != all.Items[1].Sequence || d.To.As != Exact || d.To.Sequence != all.Items[0].Sequence {
+				t.Errorf("the difference is from %+v to %+v, want that of %+v", d.From, d.To, all.Items)
+			}
+		}
+	})
+}

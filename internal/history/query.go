@@ -450,7 +450,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return c, err
 	}
-	order, whole, err := r.ends(ctx, order, from, to, byOwner)
+	order, whole, err := r.ends(ctx, order, before, during, byOwner)
 	if err != nil {
 		return c, err
 	}
@@ -488,8 +488,8 @@ type net struct {
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
 
 // ends finds the states at both ends of a period of those objects that changed, and if it is
-// asked for their owners. It is not the whole if that takes too long for all of them.
-func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) (list []*net, whole bool, err error) {
+// asked for their owners: at the end of what was recorded before it, and of that up to its end. It is not the whole if that takes too long for all of them.
+func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners bool) (list []*net, whole bool, err error) {
 	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
 	keys, err := r.ledger.RedactKeys()
 	if err != nil {
@@ -524,7 +524,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owner
 				return nil, false, err
 			}
 		}
-		alike(keys, &n.was, &n.is, from, to)
+		alike(keys, &n.was, &n.is, from.t, to.t)
 		n.describe()
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
@@ -536,7 +536,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owner
 	for _, n := range all {
 		o := n.object()
 		if _, ok := covered[o.Resource]; !ok {
-			if covered[o.Resource], err = r.covered(&o.Resource, "", from); err != nil {
+			if covered[o.Resource], err = r.covered(&o.Resource, "", from.t); err != nil {
 				return nil, false, err
 			}
 		}
@@ -616,11 +616,20 @@ func alike(keys ledger.RedactKeys, was, is *State, from, to time.Time) {
 	}
 }
 
-// Diff compares the states of an object at two times. The states are left out of From and To.
+// ErrNoChange is the error for the last change of an object without one.
+var ErrNoChange = errors.New("no change is recorded")
+
+// Diff compares the states of an object at two times, or if from is zero those before and after
+// its last change up to a time. The states are left out of From and To.
 func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Difference, error) {
 	var d Difference
 	var err error
-	if d.From, err = r.At(ctx, o, from); err == nil {
+	if from.IsZero() {
+		d.From, from, err = r.beforeLast(ctx, &o, to)
+	} else {
+		d.From, err = r.At(ctx, o, from)
+	}
+	if err == nil {
 		d.To, err = r.At(ctx, o, to)
 	}
 	if err != nil {
@@ -641,4 +650,20 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	d.Diff, err = unified(d.From.Object, d.To.Object, label(&d.From, from), label(&d.To, to))
 	d.From.Object, d.To.Object = json.RawMessage(nil), nil
 	return d, err
+}
+
+// beforeLast is the state before an object's last change up to a time, and when that was. It goes by
+// the order of the records: the clock may have been set back since, and has shown that time before.
+func (r *Reader) beforeLast(ctx context.Context, o *Object, to time.Time) (State, time.Time, error) {
+	last, err := r.Versions(ctx, VersionQuery{Object: *o, To: to, Limit: 1})
+	if err == nil && len(last.Items) == 0 {
+		err = ErrNoChange
+	}
+	if err != nil {
+		return State{}, time.Time{}, err
+	}
+	v := last.Items[0]
+	before := past{t: v.Time.Add(-1), to: v.Sequence - 1, ordered: true}
+	s, err := r.at(ctx, o, before, v.Sequence, nil)
+	return s, before.t, err
 }

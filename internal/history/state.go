@@ -69,42 +69,54 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	several := len(r.partitions(o.Resource)) > 1
-	if !several && len(entries) == 1 && entries[0].object != nil {
-		s, ok, err := r.walk(ctx, &o, t, fromEntry(&o, entries[0].object), quickSteps)
+	before, err := r.until(t)
+	if err != nil {
+		return State{}, err
+	}
+	if !r.several(&o) && len(entries) == 1 && entries[0].object != nil {
+		s, ok, err := r.walk(ctx, &o, before, fromEntry(&o, entries[0].object), quickSteps)
 		if err != nil || ok && s.As == Exact && s.Exists {
-			return r.judge(&o, t, s, err)
+			return r.judge(&o, before, s, err)
 		}
 	}
-	next, err := r.firstAfter(t, &o)
+	next, err := r.firstAfter(before, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
 	if err != nil {
 		return State{}, err
 	}
-	s, err := r.resolve(ctx, &o, t, next, entries)
-	if err == nil && several {
+	return r.at(ctx, &o, before, next, entries)
+}
+
+// several reports whether the states of an object may be in several parts of the ledger.
+func (r *Reader) several(o *Object) bool { return len(r.partitions(o.Resource)) > 1 }
+
+// at is the state at the end of a past, by the first state after it, or by the entries if
+// there is none.
+func (r *Reader) at(ctx context.Context, o *Object, before past, next uint64, entries []entry) (State, error) {
+	s, err := r.resolve(ctx, o, before, next, entries)
+	if err == nil && r.several(o) {
 		var all map[place]*around
-		all, err = r.around(t, r.store.LogStats().First, o.Name, o.is)
+		all, err = r.around(before, r.store.LogStats().First, o.Name, o.is)
 		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
-			s, err = r.latest(&o, s, a.last)
+			s, err = r.latest(o, s, a.last)
 		}
 	}
 	if errors.Is(err, store.ErrUnreadable) {
 		s.As, err = Gap, nil
 	}
 	if err == nil && s.As == Exact && !s.Exists {
-		s, err = r.absent(&o, t, s)
+		s, err = r.absent(o, before, s)
 	}
-	return r.judge(&o, t, s, err)
+	return r.judge(o, before, s, err)
 }
 
 // quickSteps is how far a chain is followed before headlines are read instead.
 const quickSteps = 256
 
 // judge lowers what a state is worth if a gap hides it.
-func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error) {
+func (r *Reader) judge(o *Object, at past, s State, err error) (State, error) {
 	if err != nil {
 		return s, err
 	}
@@ -118,11 +130,11 @@ func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error
 		if !g.concerns(&o.Resource, o.Namespace, o.Name) {
 			continue
 		}
-		if g.hides(t, s.before, s.next) {
+		if g.hides(at.t, s.before, s.next) {
 			s.As = Gap
 		}
 		if blind && g.sequence < s.next { // the list after the gap shows its changes one after the other
-			if blind = false; !t.Before(g.data.From) {
+			if blind = false; at.ordered || !at.t.Before(g.data.From) {
 				s.As = Gap
 			}
 		}
@@ -140,15 +152,12 @@ type around struct {
 	lived bool   // that is not a deletion
 }
 
-// around finds the states of objects around a time, in the records from a sequence on.
-func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
+// around finds the states of objects around the end of a past, in the records from a sequence
+// on.
+func (r *Reader) around(before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
 	all := map[place]*around{}
-	before, err := r.until(t)
-	if err != nil {
-		return all, err
-	}
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
-	err = r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+	err := r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
@@ -165,22 +174,22 @@ func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline
 	return all, err
 }
 
-// firstAfter returns the sequence of an object's first state after a time, 0 if there is none.
-func (r *Reader) firstAfter(t time.Time, o *Object) (uint64, error) {
-	begin, err := r.begin(t)
+// firstAfter returns the sequence of an object's first state after a past, 0 if there is none.
+func (r *Reader) firstAfter(before past, o *Object) (uint64, error) {
+	begin, err := r.begin(before.t)
 	if err != nil {
 		return 0, err
 	}
-	all, err := r.around(t, begin, o.Name, o.is)
+	all, err := r.around(before, begin, o.Name, o.is)
 	if a := all[place{o.Namespace, o.Name}]; a != nil {
 		return a.next, err
 	}
 	return 0, err
 }
 
-// resolve finds an object's state at a time, by its first state after it, or by its entries
+// resolve finds an object's state at the end of a past, by its first state after it, or by its entries
 // in the ledger if there is none. The state is that of the chain: gaps are not considered.
-func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint64, entries []entry) (State, error) {
+func (r *Reader) resolve(ctx context.Context, o *Object, before past, next uint64, entries []entry) (State, error) {
 	s := State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, next: next}
 	if next != 0 {
 		rec, err := r.read(next)
@@ -188,7 +197,7 @@ func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint6
 			s.As = Gap
 			return s, err
 		}
-		s, _, err := r.walk(ctx, o, t, fromRecord(rec), maxSteps)
+		s, _, err := r.walk(ctx, o, before, fromRecord(rec), maxSteps)
 		s.next = next
 		return s, err
 	}
@@ -201,7 +210,7 @@ func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint6
 			s.As = Gap
 			return s, nil
 		}
-		found, _, err := r.walk(ctx, o, t, fromEntry(o, e.object), maxSteps)
+		found, _, err := r.walk(ctx, o, before, fromEntry(o, e.object), maxSteps)
 		if err != nil || found.As == Exact && found.Exists {
 			return found, err
 		}
@@ -276,14 +285,10 @@ func fromEntry(o *Object, c *compact.Object) link {
 	return link{prev: c.Sequence(), old: c.Body(), of: &record.Record{Event: e}}
 }
 
-// walk follows a chain of records back to the state at a time. ok is false if the chain is
-// longer than steps.
-func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps int) (s State, ok bool, err error) {
+// walk follows a chain of records back to the state at the end of a past. ok is false if the
+// chain is longer than steps.
+func (r *Reader) walk(ctx context.Context, o *Object, before past, l link, steps int) (s State, ok bool, err error) {
 	s = State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name}
-	before, err := r.until(t)
-	if err != nil {
-		return s, false, err
-	}
 	for ; steps > 0; steps-- {
 		if err := stop(ctx); err != nil {
 			return s, false, err
@@ -300,7 +305,7 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 			return s, false, err
 		}
 		if rec == nil {
-			return r.behind(s, t, l)
+			return r.behind(s, before.t, l)
 		}
 		if !before.has(rec.sequence, rec.Event.Time) {
 			l = fromRecord(rec)
@@ -336,10 +341,10 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 	return s, true, err
 }
 
-// absent judges that there was no object at a time: what lived and ended without a history
-// left no trace.
-func (r *Reader) absent(o *Object, t time.Time, s State) (State, error) {
-	lived, err := r.lastBefore(t, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
+// absent judges that there was no object at the end of a past: what lived and ended without a
+// history left no trace.
+func (r *Reader) absent(o *Object, before past, s State) (State, error) {
+	lived, err := r.lastBefore(before, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
 	if errors.Is(err, store.ErrUnreadable) {
 		s.As = Gap
 		return s, nil
@@ -347,7 +352,7 @@ func (r *Reader) absent(o *Object, t time.Time, s State) (State, error) {
 	if err != nil {
 		return s, err
 	}
-	covered, err := r.covered(&o.Resource, o.Namespace, t)
+	covered, err := r.covered(&o.Resource, o.Namespace, before.t)
 	last, ok := lived[key(*o)]
 	if s.before = last.sequence; !covered || ok && !last.deleted {
 		s.As = UnknownBefore
@@ -361,21 +366,17 @@ type ending struct {
 	deleted  bool
 }
 
-// lastBefore returns the last states of objects before a time. It ends when it has n of them.
-func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
+// lastBefore returns the last states of objects in a past. It ends when it has n of them.
+func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
 	found := map[Object]ending{}
 	if n == 0 {
 		return found, nil
-	}
-	before, err := r.until(t)
-	if err != nil {
-		return found, err
 	}
 	stats := r.store.LogStats()
 	keep := func(row *headline.Row) bool {
 		return row.Flags&headline.State != 0 && before.has(row.Sequence, row.Time()) && of(row)
 	}
-	err = r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
+	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
 		o := objectOf(row)
 		if _, ok := found[o]; !ok {
 			o.Namespace, o.Name = strings.Clone(o.Namespace), strings.Clone(o.Name)
@@ -422,6 +423,10 @@ type Objects struct {
 // place to continue at, empty at the end. Of the objects up to that place it holds the names
 // alone, and of others nothing.
 func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after string, limit int, f func(*State) bool) (as As, next string, err error) {
+	before, err := r.until(t)
+	if err != nil {
+		return as, "", err
+	}
 	damaged := false
 	var keys []string
 	end := "" // the ledger was read up to there; empty: to its end
@@ -452,7 +457,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	// After the ledger, so that an object which is deleted in between is in one of them, and
 	// of the whole log, as states in the ledger expire that no watch reads.
 	var key []byte
-	recorded, err := r.around(t, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
+	recorded, err := r.around(before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
 		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace || all.Named != nil && !all.Named(row.Namespace, row.Name) {
 			return false
 		}
@@ -481,7 +486,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 			break
 		}
 		ns, name, _ := strings.Cut(key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, t, recorded[place{ns, name}])
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}])
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", err
@@ -499,9 +504,9 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	return as, next, err
 }
 
-// listed is the state at a time of an object in a list, and what is recorded of it around
-// that time, nil if nothing is. unread: there may be more of it that cannot be read.
-func (r *Reader) listed(ctx context.Context, o *Object, t time.Time, a *around) (s State, unread bool, err error) {
+// listed is the state at the end of a past of an object in a list, and what is recorded of it around
+// that, nil if nothing is. unread: there may be more of it that cannot be read.
+func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around) (s State, unread bool, err error) {
 	entries, err := r.entries(o)
 	if err != nil {
 		return s, false, err
@@ -510,20 +515,20 @@ func (r *Reader) listed(ctx context.Context, o *Object, t time.Time, a *around) 
 		a = &around{}
 	}
 	if len(entries) == 0 && a.next == 0 { // deleted since, or expired
-		a.next, err = r.firstAfter(t, o)
+		a.next, err = r.firstAfter(before, o)
 		unread = errors.Is(err, store.ErrUnreadable)
 		if ledger.IgnoreUnreadable(err) != nil {
 			return s, unread, err
 		}
 	}
-	s, err = r.resolve(ctx, o, t, a.next, entries)
+	s, err = r.resolve(ctx, o, before, a.next, entries)
 	if err == nil {
 		s, err = r.latest(o, s, a.last)
 	}
 	if s.As == Exact && !s.Exists && a.lived {
 		s.As = UnknownBefore // its end is not recorded
 	}
-	s, err = r.judge(o, t, s, err)
+	s, err = r.judge(o, before, s, err)
 	return s, unread, err
 }
 
@@ -705,7 +710,11 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if to.IsZero() {
 		return begin, high, nil
 	}
-	next, err := r.firstAfter(to, o)
+	before, err := r.until(to)
+	if err != nil {
+		return 0, 0, err
+	}
+	next, err := r.firstAfter(before, o)
 	if err = ledger.IgnoreUnreadable(err); next == 0 || err != nil {
 		return begin, high, err
 	}
