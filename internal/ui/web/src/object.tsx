@@ -21,8 +21,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const [named = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
   const resource = recording?.kinds[named] ?? named;
   const base = `objects/${[resource, namespace, name].map(encodeURIComponent).join("/")}`;
-  const end = q.get("end") || undefined; // of the versions that are shown; none: now
-  const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: end }, 5000);
+  const end = q.get("end") || undefined, next = q.get("continue") || undefined; // of the versions that are shown; none: now
+  const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: end, continue: next }, 5000);
   const items = versions.value?.items ?? [];
   const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
@@ -35,7 +35,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
-  const page = (end: string) => change({ end, v: "", w: "" });
+  const page = (of?: Versions) => change({ end: of?.items.at(-1)?.time, continue: of?.continue, v: "", w: "" });
   useLayoutEffect(() => { // at once: a key is about what is shown
     const key = (e: Event) => {
       const step = ({ "[": 1, j: 1, "]": -1, k: -1 } as Record<string, number>)[(e as CustomEvent<string>).detail];
@@ -44,8 +44,8 @@ export function ObjectView({ status }: { status?: Status }) {
     addEventListener("key", key);
     return () => removeEventListener("key", key);
   });
-  const last = versions.value?.more ? items.at(-1) : undefined, older = !!last && Number(q.get("v")) > 0 && Number(q.get("v")) < last.sequence;
-  useEffect(() => { if (older && last!.time !== end) change({ end: last!.time }, false); }, [older, last?.time]); // the one that the address names
+  const rest = versions.value?.continue, last = rest ? items.at(-1) : undefined, older = !!last && Number(q.get("v")) > 0 && Number(q.get("v")) < last.sequence;
+  useEffect(() => { if (older && rest !== next) change({ end: last!.time, continue: rest }, false); }, [older, rest]); // the one that the address names
   useEffect(() => { document.querySelector(".versions [aria-current]")?.scrollIntoView({ block: "nearest" }); }, [at, items.length]);
   if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
   return <div class="object">
@@ -60,7 +60,7 @@ export function ObjectView({ status }: { status?: Status }) {
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
-        {end && <li class="life"><button onClick={() => page("")}>The newest versions</button></li>}
+        {end && <li class="life"><button onClick={() => page()}>The newest versions</button></li>}
         {items.map((v, i) => <>
           {events(v.sequence, items[i - 1]?.sequence)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
@@ -68,7 +68,7 @@ export function ObjectView({ status }: { status?: Status }) {
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
-        <li class="life">{versions.value!.more ? <button onClick={() => page(items.at(-1)!.time)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
+        <li class="life">{rest ? <button onClick={() => page(versions.value)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
@@ -86,8 +86,8 @@ export function ObjectView({ status }: { status?: Status }) {
 function Changes({ base, version, before, next }: { base: string; version: Version; before?: Version; next: boolean }) {
   const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
   const diff = useAsked<Difference>(base + "/diff", { to: newer.time, from: next ? undefined : older?.time });
-  const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists;
-  const x = useAsked<State>(both && older ? base : "", { at: older?.time }), y = useAsked<State>(both && older ? base : "", { at: newer.time });
+  const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists, since = older?.time ?? a?.time; // of the last of a page
+  const x = useAsked<State>(both && since ? base : "", { at: since }), y = useAsked<State>(both && since ? base : "", { at: newer.time });
   const list = x.value?.object && y.value?.object ? fields(x.value.object, y.value.object) : [];
   const [open, set] = useState(false);
   if (diff.error) return <Failed error={diff.error} />;
