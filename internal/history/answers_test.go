@@ -2,8 +2,10 @@ package history
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -702,4 +704,34 @@ func TestNoise(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAlike: hashes of two keys are no change, also where the earlier state is the second one.
+func TestAlike(t *testing.T) {
+	change := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	var keys ledger.RedactKeys
+	if err := json.Unmarshal([]byte(`[{"id":"a"},{"id":"b","since":"2026-01-31T12:00:00Z"}]`), &keys); err != nil {
+		t.Fatal(err)
+	}
+	state := func(at time.Time, hash string) *State {
+		return &State{Time: at, Object: json.RawMessage(`{"a":"redacted:hmac-sha256:` + strings.Repeat(hash, 16) + `"}`)}
+	}
+	early, late := change.Add(-time.Hour), change.Add(time.Hour)
+	for name, tc := range map[string]struct {
+		was, is, from, to time.Time
+		same              bool
+	}{
+		"forward":                  {early, late, early, late, true},
+		"backward":                 {late, early, late, early, true},
+		"a state of before":        {early, late, late, late, true},
+		"backward, of before":      {late, early, late.Add(1), late, true},
+		"after the change":         {late, late, late, late.Add(1), false},
+		"before the change":        {early, early, early, early.Add(1), false},
+		"nothing before the other": {time.Time{}, late, late, late.Add(1), false},
+	} {
+		was, is := state(tc.was, "a"), state(tc.is, "b")
+		if alike(keys, was, is, tc.from, tc.to); bytes.Equal(was.Object, is.Object) != tc.same {
+			t.Errorf("%s: %s and %s", name, was.Object, is.Object)
+		}
+	}
 }

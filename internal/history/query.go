@@ -605,8 +605,13 @@ var hashed = regexp.MustCompile("redacted:hmac-sha256:[0-9a-f]{16}")
 
 // alike gives the redacted values of two states one text if the key of their hashes may have changed between them.
 func alike(keys ledger.RedactKeys, was, is *State, from, to time.Time) {
-	if !was.Time.IsZero() && was.Time.Before(from) {
-		from = was.Time // a record of before the key may hold the state
+	if to.Before(from) {
+		from, to = to, from
+	}
+	for _, s := range [...]*State{was, is} {
+		if !s.Time.IsZero() && s.Time.Before(from) {
+			from = s.Time // a record of before the key may hold the state
+		}
 	}
 	if !keys.Changed(from, to) {
 		return
