@@ -16,8 +16,9 @@ import (
 // counting is a command that ends at SIGTERM, with the number of interrupts as its exit code.
 const counting = `n=0; trap 'n=$((n+1)); echo interrupted' INT; trap 'exit $n' TERM; echo ready; while :; do sleep 0.05; done`
 
-// TestInterrupts: the command of a recording gets each interrupt once, from the keyboard
-// even if the input is no terminal, and from other processes even if it is one.
+// TestInterrupts: the command of a recording gets each interrupt once: from the keyboard
+// even if the input is no terminal, and from other processes even if it is one, unless that
+// controls the recording, whose interrupts count as the keyboard's.
 func TestInterrupts(t *testing.T) {
 	if os.Getenv("WATCHERD_TEST_INTERRUPTS") != "" {
 		o := recordOptions{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}

@@ -116,8 +116,7 @@ func TestCompletedWords(t *testing.T) {
 	}
 }
 
-// TestValidateHostileServer: what a server answers to validate --server does not control the terminal.
-// A namespace that a watch names and that does not exist is a warning, one that may not be listed is not.
+// TestValidateWarnsOfNamespaces: a namespace that a watch names and that does not exist is a warning, one that may not be listed is not.
 func TestValidateWarnsOfNamespaces(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -163,6 +162,7 @@ func TestValidateWarnsOfNamespaces(t *testing.T) {
 	}
 }
 
+// TestValidateHostileServer: what a server answers to validate --server does not control the terminal.
 func TestValidateHostileServer(t *testing.T) {
 	text, err := json.Marshal(hostile)
 	if err != nil {

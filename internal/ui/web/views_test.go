@@ -261,7 +261,7 @@ func TestManyVersions(t *testing.T) {
 	if text := p.text(".versions .life"); strings.Contains(text, "did not exist") {
 		t.Errorf("before the 500th version: %s", text)
 	}
-	p.press(".versions", "n 9 → 10") // the last of the page
+	eval[chromedp.Void](p, `void document.querySelector(".versions li:nth-last-child(2) > button").click()`) // the last of the page
 	p.sees(".fields", `(?s)n.*9.*10`)
 	p.press(".versions", "Older versions")
 	p.sees(".versions", "(?s)n 8 → 9.*it did not exist before")
