@@ -275,3 +275,27 @@ func TestLastChangeWithAClockThatWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// What was before the first version does not become exact when the clock is set back.
+func TestBeforeTheFirstVersionWithAClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Second)
+		defer w.end()
+		w.step()
+		w.c.Flush()
+		w.trim(w.st.LogStats().Last)
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		w.c.Flush()
+		for range 2 {
+			v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+			w.must(err)
+			if v.Before != UnknownBefore {
+				t.Errorf("before %+v: %s", v.Items, v.Before)
+			}
+			w.skew.Store(int64(-time.Minute))
+			h.OnUpdate(a, w.object("a", "u1"))
+			w.c.Flush()
+		}
+	})
+}

@@ -657,8 +657,7 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	return d, err
 }
 
-// beforeLast is the state before an object's last change up to a time, and when that was. It goes by
-// the order of the records: the clock may have been set back since, and has shown that time before.
+// beforeLast is the state before an object's last change up to a time, and when that was.
 func (r *Reader) beforeLast(ctx context.Context, o *Object, to time.Time) (State, time.Time, error) {
 	last, err := r.Versions(ctx, VersionQuery{Object: *o, To: to, Limit: 1})
 	if err == nil && len(last.Items) == 0 {
@@ -667,8 +666,6 @@ func (r *Reader) beforeLast(ctx context.Context, o *Object, to time.Time) (State
 	if err != nil {
 		return State{}, time.Time{}, err
 	}
-	v := last.Items[0]
-	before := past{t: v.Time.Add(-1), to: v.Sequence - 1, ordered: true}
-	s, err := r.at(ctx, o, before, v.Sequence, nil)
-	return s, before.t, err
+	s, err := r.preceding(ctx, o, &last.Items[0])
+	return s, last.Items[0].Time.Add(-1), err
 }

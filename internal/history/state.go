@@ -618,7 +618,7 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		to = r.now()
 	}
 	if n := len(out.Items); n > 0 && out.Before != Exact && out.Items[n-1].Type == event.Added {
-		s, err := r.At(ctx, o, out.Items[n-1].Time.Add(-1))
+		s, err := r.preceding(ctx, &o, &out.Items[n-1])
 		if err != nil {
 			return out, err
 		}
@@ -627,6 +627,12 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, to)
 	out.Gaps = span.Gaps
 	return out, err
+}
+
+// preceding is the state before a version. It goes by the order of the records: the clock may have
+// shown the time of the version before, or again since.
+func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, error) {
+	return r.at(ctx, o, past{t: v.Time.Add(-1), to: v.Sequence - 1, ordered: true}, v.Sequence, nil)
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns
