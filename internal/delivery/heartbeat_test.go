@@ -51,16 +51,15 @@ func TestHeartbeat(t *testing.T) {
 			}}
 		})
 		defer w.stop()
-		// after lets seconds pass and returns how many heartbeats were attempted.
+		// after lets seconds pass and returns how many heartbeats were attempted since the last call.
 		after := func(seconds int) int {
-			mu.Lock()
-			attempts = 0
-			mu.Unlock()
 			time.Sleep(time.Duration(seconds) * time.Second)
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			return attempts
+			n := attempts
+			attempts = 0
+			return n
 		}
 		if n := after(35); n != 4 { // one at the start
 			t.Errorf("%d heartbeats of an idle sink in 35 s, want 4", n)
