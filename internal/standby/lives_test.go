@@ -495,6 +495,8 @@ func (l *lives) recreate(*rand.Rand, int) {
 	}
 	l.wipe(1 - furthest)
 	l.start(furthest)
+	// A replica without a store refuses a stream that ends before the snapshot, until the adopted one has continued it.
+	l.await("the adopted one does not lead", func() bool { return !l.now[furthest].heard().led.IsZero() })
 	l.start(1 - furthest)
 	l.covered()
 }
