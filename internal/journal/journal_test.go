@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
@@ -353,5 +354,65 @@ func TestServersFail(t *testing.T) {
 		fresh := j.Read(store.Position{})
 		check(t, read(t, fresh), want)
 		fresh.Close()
+	}
+}
+
+// told is a log that reports its lines.
+type told chan string
+
+func (c told) Write(line []byte) (int, error) {
+	select {
+	case c <- string(line):
+	default: // it is not waited for
+	}
+	return len(line), nil
+}
+
+// TestLostAnswer: a writer whose append is in the stream, but was not answered, led for sure when it sent it first. Another may
+// lead by the time that it learns of its success.
+func TestLostAnswer(t *testing.T) {
+	t.Parallel()
+	solo := startOne(t)
+	p := testkit.NewProxy(t, strings.TrimPrefix(solo.URL, "nats://"))
+	c := configOf(t, "J", solo)
+	direct := open(t, c)
+	c.NATS.URLs = []string{"nats://" + p.Addr}
+	lines := make(told, 1)
+	c.Log = slog.New(slog.NewTextHandler(lines, nil))
+	w, _ := contend(t, open(t, c), store.Position{})
+	p.HangAnswers()
+	appended := make(chan error, 1)
+	go func() {
+		_, err := w.Append(t.Context(), []byte("batch"))
+		appended <- err
+	}()
+	r := direct.Read(store.Position{})
+	defer r.Close()
+	var batches int
+	for end := time.Now().Add(patience); batches == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the batch is not in the stream")
+		}
+		for _, e := range read(t, r) {
+			if e.Kind == journal.Batch {
+				batches++
+			}
+		}
+	}
+	there := time.Now()
+	for line := ""; !strings.Contains(line, "does not take anything"); {
+		select {
+		case line = <-lines:
+		case <-time.After(patience):
+			t.Fatal("the lost answer is not noticed")
+		}
+	}
+	p.Restore()
+	if err := <-appended; err != nil {
+		t.Fatal(err)
+	}
+	since := time.Since(there)
+	if age := w.Age(); age < since {
+		t.Errorf("the writer led %v ago, and its batch was in the stream %v ago", age, since)
 	}
 }

@@ -23,7 +23,7 @@ type Writer struct {
 	id      string
 	at      store.Position
 	last    uint64                    // sequence of the stream's last message
-	proof   atomic.Pointer[time.Time] // when the last successful append was sent
+	proof   atomic.Pointer[time.Time] // when this was the writer for sure: see Age
 	written atomic.Uint64             // bytes of all messages
 }
 
@@ -94,8 +94,8 @@ func (w *Writer) Resign(ctx context.Context) error {
 	return err
 }
 
-// Age is how long ago the last successful append was sent, by the monotonic or the wall clock, whichever is
-// more: one of them continues while a machine sleeps. It may be called from any goroutine.
+// Age is how long ago the last successful append was sent, at first where its answer was lost, by the monotonic or the wall
+// clock, whichever is more: one of them continues while a machine sleeps. It may be called from any goroutine.
 func (w *Writer) Age() time.Duration {
 	sent, now := *w.proof.Load(), time.Now()
 	return max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))
@@ -137,7 +137,8 @@ func (w *Writer) publish(ctx context.Context, m *nats.Msg, kind Kind) error {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, nats.ErrMaxPayload) {
 			var written bool
 			if written, err = w.j.resolve(ctx, m, w.last, err); written {
-				err = nil
+				// An earlier attempt wrote it: another may have followed since, and lead.
+				sent, err = began, nil
 			}
 		}
 		switch {
