@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // counting is a command that ends at SIGTERM, with the number of interrupts as its exit code.
@@ -29,7 +29,7 @@ func TestInterrupts(t *testing.T) {
 	}
 	for _, keyboard := range []bool{true, false} {
 		t.Run(fmt.Sprint("keyboard ", keyboard), func(t *testing.T) {
-			screen, terminal := openTerminal(t)
+			screen, terminal := testkit.OpenTerminal(t)
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupts$")
 			cmd.Env = append(os.Environ(), "WATCHERD_TEST_INTERRUPTS=1")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -89,28 +89,4 @@ func TestInterrupts(t *testing.T) {
 			}
 		})
 	}
-}
-
-// openTerminal returns the two ends of a pseudo-terminal.
-func openTerminal(t *testing.T) (screen, terminal *os.File) {
-	t.Helper()
-	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("there are no pseudo-terminals here: ", err)
-	}
-	t.Cleanup(func() { screen.Close() })
-	fd := int(screen.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Skip("the pseudo-terminal cannot be unlocked: ", err)
-	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Skip("the pseudo-terminal has no number: ", err)
-	}
-	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("the pseudo-terminal cannot be opened: ", err)
-	}
-	t.Cleanup(func() { terminal.Close() })
-	return screen, terminal
 }

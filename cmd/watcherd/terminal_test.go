@@ -116,6 +116,25 @@ func TestCompletedWords(t *testing.T) {
 	}
 }
 
+// validated returns what validate --server prints of a configuration with a watch, and the number of its warnings.
+func validated(t *testing.T, server string, watch map[string]any) (out string, warnings int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "watcherd.yaml")
+	st, err := temporaryConfig(file, map[string]any{"path": filepath.Join(t.TempDir(), "store")}, watch, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if warnings, err = validateServer(t.Context(), &b, &rest.Config{Host: server}, c, st); err != nil {
+		t.Fatal(err)
+	}
+	return b.String(), warnings
+}
+
 // TestValidateWarnsOfNamespaces: a namespace that a watch names and that does not exist is a warning, one that may not be listed is not.
 func TestValidateWarnsOfNamespaces(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -140,24 +159,14 @@ func TestValidateWarnsOfNamespaces(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	file := filepath.Join(t.TempDir(), "watcherd.yaml")
-	st, err := temporaryConfig(file, map[string]any{"path": filepath.Join(t.TempDir(), "store")}, map[string]any{
+	got, warnings := validated(t, server.URL, map[string]any{
 		"name": "a", "resources": []string{"pods"}, "namespaces": map[string]any{"include": []string{"here", "absent", "hidden"}},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	warnings, err := validateServer(t.Context(), &out, &rest.Config{Host: server.URL}, c, st)
-	if err != nil || warnings != 1 {
-		t.Errorf("%d warnings, %v", warnings, err)
+	})
+	if warnings != 1 {
+		t.Errorf("%d warnings", warnings)
 	}
 	const want = "  watch a: warning: namespace absent does not exist: nothing is read from it until it does\n"
-	if got := out.String(); !strings.Contains(got, want) || strings.Count(got, "does not exist") != 1 {
+	if !strings.Contains(got, want) || strings.Count(got, "does not exist") != 1 {
 		t.Errorf("%q", got)
 	}
 }
@@ -189,21 +198,9 @@ func TestValidateHostileServer(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	file := filepath.Join(t.TempDir(), "watcherd.yaml")
-	st, err := temporaryConfig(file, map[string]any{"path": filepath.Join(t.TempDir(), "store")}, map[string]any{"name": "a", "resources": []string{"pods"}}, nil)
-	if err != nil {
-		t.Fatal(err)
+	out, _ := validated(t, server.URL, map[string]any{"name": "a", "resources": []string{"pods"}})
+	if !strings.Contains(out, "fields are not checked") || !strings.Contains(out, ", as ") {
+		t.Errorf("%q", out)
 	}
-	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if _, err := validateServer(t.Context(), &out, &rest.Config{Host: server.URL}, c, st); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out.String(), "fields are not checked") || !strings.Contains(out.String(), ", as ") {
-		t.Errorf("%q", out.String())
-	}
-	checkClean(t, "validate", out.String())
+	checkClean(t, "validate", out)
 }
