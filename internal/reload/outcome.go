@@ -2,6 +2,7 @@ package reload
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,7 +81,7 @@ const (
 type metrics struct {
 	successful prometheus.Gauge
 	successAt  prometheus.Gauge
-	hash       *prometheus.GaugeVec
+	hash       activeHash
 	reloads    *prometheus.CounterVec
 }
 
@@ -88,7 +89,6 @@ func newMetrics() *metrics {
 	m := &metrics{
 		successful: prom.Gauge("watcherd_config_last_reload_successful", "1 if the last reload succeeded, 0 if it failed."),
 		successAt:  prom.Gauge("watcherd_config_last_reload_success_timestamp_seconds", "Time of the last successful reload."),
-		hash:       prom.GaugeVec("watcherd_config_hash", "1 for the hash of the active configuration.", "hash"),
 		reloads:    prom.CounterVec("watcherd_config_reloads_total", "Reloads of the configuration file by outcome.", "result"),
 	}
 	for _, r := range []result{resultSuccess, resultInvalid, resultUnreadable, resultFailed} {
@@ -102,12 +102,25 @@ func (m *metrics) count(r result) { m.reloads.WithLabelValues(string(r)).Inc() }
 // register registers the metrics; unregister removes them.
 func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
 	group := prom.NewGroup(r)
-	return group.Close, group.RegisterAll(m.successful, m.successAt, m.hash, m.reloads)
+	return group.Close, group.RegisterAll(m.successful, m.successAt, &m.hash, m.reloads)
 }
 
 func (m *metrics) succeeded(hash string, at time.Time) {
 	m.successful.Set(1)
 	m.successAt.Set(float64(at.UnixMilli()) / 1000)
-	m.hash.Reset()
-	m.hash.WithLabelValues(hash).Set(1)
+	m.hash.Store(&hash)
+}
+
+// activeHash is watcherd_config_hash: one series in every scrape once a
+// configuration runs, which a GaugeVec that is reset and set again isn't.
+type activeHash struct{ atomic.Pointer[string] }
+
+var hashDesc = prometheus.NewDesc("watcherd_config_hash", "1 for the hash of the active configuration.", []string{"hash"}, nil)
+
+func (h *activeHash) Describe(ch chan<- *prometheus.Desc) { ch <- hashDesc }
+
+func (h *activeHash) Collect(ch chan<- prometheus.Metric) {
+	if hash := h.Load(); hash != nil {
+		ch <- prometheus.MustNewConstMetric(hashDesc, prometheus.GaugeValue, 1, *hash)
+	}
 }

@@ -3,12 +3,15 @@ package reload
 import (
 	"context"
 	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/config"
@@ -425,4 +428,27 @@ watcherd_config_reloads_total{result="unreadable"} 0
 			t.Errorf("%d series are left, %v", n, err)
 		}
 	})
+}
+
+// TestHashInEveryScrape gathers while configurations follow each other.
+func TestHashInEveryScrape(t *testing.T) {
+	m, registry := newMetrics(), prometheus.NewRegistry()
+	unregister, err := m.register(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unregister()
+	m.succeeded("0", time.Now())
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := range 20_000 {
+			m.succeeded(strconv.Itoa(i), time.Now())
+		}
+	})
+	defer group.Wait()
+	for range 1000 {
+		if n, err := testutil.GatherAndCount(registry, "watcherd_config_hash"); n != 1 || err != nil {
+			t.Fatalf("%d hashes in a scrape, %v", n, err)
+		}
+	}
 }
