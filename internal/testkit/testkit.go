@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"testing"
@@ -78,4 +79,19 @@ func FilesWith(t testing.TB, dir, text string) (files []string) {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// Allocates fails the test if f allocates more than so many bytes, all goroutines counted.
+func Allocates(t testing.TB, most int, f func()) {
+	t.Helper()
+	allocated := func() uint64 {
+		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	before := allocated()
+	f()
+	if n := allocated() - before; n > uint64(most) {
+		t.Errorf("%d bytes were allocated, want %d at most", n, most)
+	}
 }

@@ -1,19 +1,16 @@
 package plugin_test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
@@ -21,39 +18,9 @@ import (
 )
 
 // answering serves a socket whose connections get an answer to their first request, byte by byte as it is written.
-func answering(t *testing.T, answer func(c net.Conn)) (url string) {
+func answering(t testing.TB, answer func(c net.Conn)) (url string) {
 	t.Helper()
-	path := filepath.Join(testservers.SocketDir(t), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer c.Close()
-				r, err := http.ReadRequest(bufio.NewReader(c))
-				if err != nil {
-					return
-				}
-				if _, err := io.Copy(io.Discard, r.Body); err == nil {
-					answer(c)
-				}
-			})
-		}
-	})
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		running.Wait()
-	})
-	return "unix://" + path
+	return "unix://" + testkit.Answering(t, testservers.SocketDir(t), answer)
 }
 
 // TestHostileAnswers: no answer that is not understood in full is taken for an acceptance, holds a Write up, is read without

@@ -156,8 +156,11 @@ func (s *sink) dial(ctx context.Context, address string, _ *net.Dialer, _ *tls.C
 	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil || !s.server.secured {
-		return conn, err
+	if err != nil {
+		return nil, err
+	}
+	if !s.server.secured {
+		return newGuarded(conn), nil
 	}
 	trust, err := s.config.TLS.Load()
 	if err != nil {
@@ -165,7 +168,10 @@ func (s *sink) dial(ctx context.Context, address string, _ *net.Dialer, _ *tls.C
 		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
 	}
 	host, _, _ := net.SplitHostPort(address) // it was dialled
-	return wire.Secure(ctx, conn, trust, host)
+	if conn, err = wire.Secure(ctx, conn, trust, host); err != nil {
+		return nil, err
+	}
+	return newGuarded(conn), nil
 }
 
 // discard ends a client that is refused: the next one reads the secrets again.

@@ -89,6 +89,50 @@ func (m *Mask) HideCut(text string) string {
 	return text
 }
 
+// MaskOf returns a mask for secrets, of which nil is none, as they are read now.
+func MaskOf(secrets ...*sinks.Secret) *Mask {
+	var hidden []string
+	for _, secret := range secrets {
+		if secret == nil || secret.IsZero() {
+			continue
+		}
+		if v, err := secret.Value(); err == nil { // one that cannot be read was not sent
+			hidden = append(hidden, v)
+		}
+	}
+	return NewMask(hidden)
+}
+
+// Error returns err with a text in which the secrets are replaced, or err if there are none. Of a [sinks.BatchError] that is
+// each of its errors.
+func (m *Mask) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
+		failed := make(map[int]error, len(batch.Failed))
+		for i, one := range batch.Failed {
+			failed[i] = m.Error(one)
+		}
+		return &sinks.BatchError{Failed: failed}
+	}
+	if text := m.Hide(err.Error()); text != err.Error() {
+		return WithText(err, text)
+	}
+	return err
+}
+
+// WithText returns err with another text.
+func WithText(err error, text string) error { return &withText{err, text} }
+
+type withText struct {
+	error
+	text string
+}
+
+func (e *withText) Error() string { return e.text }
+func (e *withText) Unwrap() error { return e.error }
+
 // Results reads a results document. No secret is in its messages or in the error.
 func (m *Mask) Results(document []byte, events int) ([]sinks.Result, error) {
 	results, err := sinks.ParseResults(document, events)
