@@ -3,8 +3,11 @@ package kafka_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -15,7 +18,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
-// challenger is a broker that answers the first message of SCRAM with a number of iterations.
+// challenger is a broker that answers the first message of SCRAM with a number of iterations, or refuses all that
+// authenticate, and quotes what they send, if that is empty.
 func challenger(t *testing.T, iterations string) (addr string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,9 +69,15 @@ func challenge(conn io.ReadWriter, iterations string) error {
 		answer = r.AppendTo(nil)
 	case kmsg.SASLHandshake:
 		r := kmsg.NewPtrSASLHandshakeResponse()
-		r.Version, r.SupportedMechanisms = 1, []string{"SCRAM-SHA-512"}
+		r.Version, r.SupportedMechanisms = 1, []string{"SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"}
 		answer = r.AppendTo(nil)
 	default:
+		if iterations == "" {
+			r := kmsg.NewPtrSASLAuthenticateResponse()
+			r.Version, r.ErrorCode, r.ErrorMessage = 1, 58, kmsg.StringPtr("no: "+string(request))
+			answer = r.AppendTo(nil)
+			break
+		}
 		_, nonce, _ := bytes.Cut(request, []byte(",r="))
 		r := kmsg.NewPtrSASLAuthenticateResponse()
 		r.Version, r.SASLAuthBytes = 1, []byte("r="+string(nonce)+"more,s=c2FsdHNhbHRzYWx0,i="+iterations)
@@ -87,5 +97,27 @@ func TestIterations(t *testing.T) {
 		c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "me", Password: &sinks.Secret{File: "secret"}}
 		s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = absolute(t, ".") })
 		sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "iterations of SCRAM")
+	}
+}
+
+// A broker that quotes the credentials has no secret in the error.
+func TestQuotedCredentials(t *testing.T) {
+	t.Chdir(t.TempDir())
+	testkit.Write(t, "secret", []byte("canary-secret"))
+	secret := &sinks.Secret{File: "secret"}
+	fetched := &sinks.OAuth{
+		TokenURL: endpoint(t, `{"access_token":"canary-token","token_type":"bearer"}`, func(*http.Request) bool { return true }), ClientID: "me", ClientSecret: secret,
+	}
+	for _, way := range []*kafka.SASL{
+		{Mechanism: "PLAIN", User: "me", Password: secret}, {Mechanism: "OAUTHBEARER", Token: secret}, {Mechanism: "OAUTHBEARER", OAuth: fetched},
+	} {
+		c := configFor(challenger(t, ""))
+		c.SASL = way
+		s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = absolute(t, ".") })
+		err := s.Write(t.Context(), sinktest.Events(1, 1))
+		sinktest.WantClass(t, err, sinks.ClassPause, "refuses the credentials")
+		if text := fmt.Sprintf("%v %+v", err, err); strings.Contains(text, "canary") {
+			t.Errorf("%s: %s", way.Mechanism, text)
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
@@ -56,6 +57,26 @@ func TestHostileServer(t *testing.T) {
 			t.Error("it passes for what the verified server sends")
 		}
 	})
+}
+
+// A server that quotes the token has it neither in the error nor in the log.
+func TestQuotedToken(t *testing.T) {
+	t.Setenv("NATS_TEST_TOKEN", "canary-token")
+	for name, c := range map[string]*nats.Config{
+		"refuses":        configFor(hostile(t, "nats", nil, "-ERR 'no canary-token'\r\n", "").url, false),
+		"reports, later": configFor(hostile(t, "nats", nil, "", "-ERR 'Permissions Violation for Publish to \"canary-token\"'\r\n").url, false),
+	} {
+		c.Token = &sinks.Secret{Env: "NATS_TEST_TOKEN"}
+		var log sinktest.Log
+		s := sinktest.Open(t, c, log.Option)
+		err := s.Write(t.Context(), sinktest.Events(1, 1))
+		for err == nil { // it is reported in the background
+			err = s.Write(t.Context(), sinktest.Events(1, 1))
+		}
+		if all := err.Error() + log.String(); strings.Contains(all, "canary") || !strings.Contains(all, "***") {
+			t.Errorf("it %s: %s", name, all)
+		}
+	}
 }
 
 type hostileServer struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	client "github.com/nats-io/nats.go"
@@ -116,7 +117,14 @@ func parseSubject(text string) (subject, error) {
 // the protocol. The percent sign is none, so that every value can be read back.
 var whole = template.NewCharset(func(c byte) bool { return c > ' ' && c < 0x7f && strings.IndexByte(".*>%", c) < 0 })
 
-func (s subject) append(dst []byte, e *event.Event) []byte { return s.Append(dst, e, whole.Percent) }
+// append appends the subject. One that a value would make begin with $, such as the name of a Role, is not the server's own.
+func (s subject) append(dst []byte, e *event.Event) []byte {
+	begin := len(dst)
+	if dst = s.Append(dst, e, whole.Percent); dst[begin] == '$' {
+		dst = slices.Replace(dst, begin, begin+1, []byte("%24")...)
+	}
+	return dst
+}
 
 // wildcard is a subject that matches every subject s can give.
 func (s subject) wildcard() string {

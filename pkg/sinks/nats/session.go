@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
 )
 
@@ -105,7 +106,7 @@ func (s *sink) handlers(c *session) []client.Option {
 			}
 			s.metrics.connected.Set(0)
 			s.metrics.disconnects.Inc()
-			s.log.Warn("connection to NATS lost", "error", err)
+			s.log.Warn("connection to NATS lost", "error", s.hide(err))
 			c.alarm.ring(fmt.Errorf("connection lost: %w", err))
 		}),
 		client.ReconnectHandler(func(nc *client.Conn) {
@@ -116,12 +117,21 @@ func (s *sink) handlers(c *session) []client.Option {
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(c.closed) }),
 		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
-			s.log.Warn("NATS server reports an error", "error", err)
+			s.log.Warn("NATS server reports an error", "error", s.hide(err))
 			if errors.Is(err, client.ErrPermissionViolation) {
 				c.alarm.ring(classify(err))
 			}
 		}),
 	}
+}
+
+// hide takes out the secrets, which a server may quote.
+func (s *sink) hide(err error) error {
+	if err == nil {
+		return nil
+	}
+	c := s.config.connection()
+	return post.MaskOf(new(c.Password.In(s.dir)), new(c.Token.In(s.dir))).Error(err)
 }
 
 // alarm wakes everybody who waits for the server, with a reason.

@@ -63,7 +63,8 @@ func (s *sink) Limits() sinks.Limits {
 }
 
 // Write publishes the batch and waits until the stream, or the server, has it.
-func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
+	defer func() { err = s.hide(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

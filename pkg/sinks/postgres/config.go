@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -103,7 +104,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		name: o.Name, format: o.Format, log: o.Logger, warnings: wire.Warnings{Log: o.Logger}, metrics: m,
 		url: c.URL.In(o.Dir), schema: c.Schema, create: c.Create, timeout: c.Timeout.Std(),
 		history: slices.Contains(c.Tables, History), objects: slices.Contains(c.Tables, Objects),
-		lines: map[*line]bool{},
+		network: new(net.Dialer).DialContext, lines: map[*line]bool{},
 	}
 	if c.Password != nil {
 		s.password = new(c.Password.In(o.Dir))

@@ -157,7 +157,7 @@ func (s *sink) secure(c *pgconn.Config) error {
 
 // dial makes a connection, which the sink knows until it is closed.
 func (s *sink) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	conn, err := s.network(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -254,10 +254,17 @@ func (s *sink) Close(ctx context.Context) error {
 	return err
 }
 
-func (c *session) query(ctx context.Context, sql, parameter string) ([][]string, error) {
+// errRows is the failure of a query whose answer is not that of the statement.
+var errRows = errors.New("the server answers with other rows or columns than were selected")
+
+// query returns the rows of a statement that selects so many columns.
+func (c *session) query(ctx context.Context, sql, parameter string, columns int) ([][]string, error) {
 	result := c.ExecParams(ctx, sql, [][]byte{[]byte(parameter)}, []uint32{textType}, nil, nil).Read()
 	out := make([][]string, len(result.Rows))
 	for i, row := range result.Rows {
+		if len(row) != columns {
+			return nil, errors.Join(result.Err, errRows)
+		}
 		for _, value := range row {
 			out[i] = append(out[i], string(value))
 		}

@@ -298,7 +298,10 @@ type found struct {
 
 func (s *sink) look(ctx context.Context, c *session) (found, error) {
 	f := found{json: map[Table]string{}}
-	settings, err := c.query(ctx, "select current_setting('synchronous_commit'), current_setting('fsync'), exists (select from pg_namespace where nspname = $1)", s.schema)
+	settings, err := c.query(ctx, "select current_setting('synchronous_commit'), current_setting('fsync'), exists (select from pg_namespace where nspname = $1)", s.schema, 3)
+	if err == nil && len(settings) != 1 {
+		err = errRows
+	}
 	if err != nil {
 		return f, fmt.Errorf("read the server's settings: %w", err)
 	}
@@ -311,7 +314,7 @@ func (s *sink) look(ctx context.Context, c *session) (found, error) {
 	}
 	columns, err := c.query(ctx, `select c.relname, a.attname, format_type(a.atttypid, null)
 from pg_namespace n join pg_class c on c.relnamespace = n.oid join pg_attribute a on a.attrelid = c.oid
-where n.nspname = $1 and c.relname in ('history', 'objects') and c.relkind in ('r', 'p', 'v', 'f') and a.attnum > 0 and not a.attisdropped`, s.schema)
+where n.nspname = $1 and c.relname in ('history', 'objects') and c.relkind in ('r', 'p', 'v', 'f') and a.attnum > 0 and not a.attisdropped`, s.schema, 3)
 	if err != nil {
 		return f, fmt.Errorf("read the tables' columns: %w", err)
 	}

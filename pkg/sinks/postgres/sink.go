@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
@@ -32,6 +34,7 @@ type sink struct {
 	create           bool
 	timeout          time.Duration
 	warnings         wire.Warnings
+	network          func(ctx context.Context, network, address string) (net.Conn, error)
 	open             sync.WaitGroup // lines
 
 	mu     sync.Mutex // guards what follows
@@ -60,7 +63,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 }
 
 // Write writes the batch in one transaction or, where the server refuses one of its events, in several.
-func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
+	defer func() { err = s.hide(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -138,6 +142,9 @@ func results(p *pgconn.Pipeline, counts []counted) error {
 		}
 		switch result := result.(type) {
 		case *pgconn.ResultReader:
+			if at == len(counts) {
+				return errRows
+			}
 			tag, err := result.Close()
 			if err != nil {
 				return err
@@ -163,6 +170,18 @@ func refused(err error) bool {
 // operators are the classes of SQLSTATE that only an operator changes: features and roles, constraints that the
 // table should not have, authorization, the database, the schema, and what a statement names.
 const operators = " 0A 0L 0P 23 28 3D 3F 42 "
+
+// hide takes out the password, which a server may quote.
+func (s *sink) hide(err error) error {
+	if err == nil {
+		return nil
+	}
+	c, unread := s.config()
+	if unread != nil {
+		return err // it was not sent
+	}
+	return post.NewMask([]string{c.Password}).Error(err)
+}
 
 func (s *sink) classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

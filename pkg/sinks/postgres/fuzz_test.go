@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/samples"
+)
+
+// frames makes messages of the protocol: the kind of each is its first byte.
+func frames(texts ...string) (out []byte) {
+	for _, text := range texts {
+		out = append(binary.BigEndian.AppendUint32(append(out, text[0]), uint32(4+len(text)-1)), text[1:]...)
+	}
+	return out
+}
+
+// row is the description of a row of texts and the row.
+func row(values ...string) []string {
+	description, data := binary.BigEndian.AppendUint16([]byte{'T'}, uint16(len(values))), binary.BigEndian.AppendUint16([]byte{'D'}, uint16(len(values)))
+	for _, v := range values {
+		description = append(description, "c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x19\xff\xff\xff\xff\xff\xff\x00\x00"...)
+		data = append(binary.BigEndian.AppendUint32(data, uint32(len(v))), v...)
+	}
+	return []string{string(description), string(data)}
+}
+
+// FuzzServer: whatever bytes a server sends, a part after each request, end neither the process nor the sink, take bounded memory, and
+// the error is without the password.
+func FuzzServer(f *testing.F) {
+	const canary, part = "canary-4711", "\xfe"
+	f.Setenv("POSTGRES_FUZZ_URL", "postgres://me:"+canary+"@127.0.0.1:1/db?sslmode=disable")
+	events := samples.Events(2, 2)
+	ready := "Z" + "I"
+	answer := func(messages ...string) string { return string(frames(append(messages, ready)...)) }
+	greeting := answer("R\x00\x00\x00\x00", "Sserver_version\x0018\x00", "K\x00\x00\x00\x01\x00\x00\x00\x02")
+	writable := answer(slices.Concat(row("off"), []string{"CSHOW\x00"})...)
+	query := func(rows ...[]string) string {
+		messages := []string{"1", "2", rows[0][0]}
+		for _, r := range rows {
+			messages = append(messages, r[1])
+		}
+		return answer(append(messages, "CSELECT 1\x00")...)
+	}
+	tables := query(row("history", "event", "jsonb"), row("objects", "object", "json"))
+	settings := query(row("on", "on", "t"))
+	written := string(frames("1", "2", "n", "CINSERT 0 2\x00"))
+	for _, seed := range [][]string{
+		{greeting, writable, settings, tables, written + written + string(frames(ready))},
+		{greeting, writable, settings, tables, written + written + written + string(frames(ready))},
+		{greeting, writable, query(row("on"), row("on")), tables},
+		{greeting, writable, answer("1", "2", row("")[0], "CSELECT 0\x00")},
+		{greeting, writable, settings, query(row("history"), row("objects"))},
+		{greeting, writable, settings, tables, string(frames("ESERROR\x00C22P05\x00Mcanary-4711\x00\x00", ready))},
+		{string(frames("R\x00\x00\x00\x0aSCRAM-SHA-256\x00\x00")), string(frames("R\x00\x00\x00\x0br=x,s=eA==,i=2"))},
+		{string(frames("R\x00\x00\x00\x05salt")), string(frames("EC28P01\x00Mno\x00\x00"))},
+		{greeting, string(frames("Nnotice\x00\x00", "A\x00\x00\x00\x01x\x00y\x00", "G\x00\x00\x00", "W\x00\x00\x00", "d"))},
+	} {
+		f.Add([]byte(strings.Join(seed, part)))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		c := NewConfig()
+		c.URL, c.Timeout = sinks.Secret{Env: "POSTGRES_FUZZ_URL"}, sinks.Duration(10*time.Second)
+		opened, err := c.Open(t.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := opened.(*sink)
+		client, ended := testkit.Script(5*time.Millisecond, bytes.Split(sent, []byte(part))...)
+		once := make(chan net.Conn, 1)
+		once <- client
+		s.network = func(context.Context, string, string) (net.Conn, error) {
+			select {
+			case conn := <-once:
+				return conn, nil
+			default:
+				return nil, errors.New("no server listens")
+			}
+		}
+		testkit.Allocates(t, maxAnswer+16<<20+64*len(sent), func() {
+			if err := s.Write(t.Context(), events); err != nil && strings.Contains(err.Error(), canary) {
+				t.Errorf("the error is %q", err)
+			}
+		})
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_ = client.Close() // the sink may not have come to it
+		<-ended
+	})
+}
