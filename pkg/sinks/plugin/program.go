@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
 // program is what `command` starts, in a process group of its own, again after each end. Its methods may be called from any
@@ -114,6 +115,7 @@ func (p *program) start() (*running, error) {
 	if err := os.Remove(p.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	var hidden []string // what the program may print
 	args := make([]string, len(p.command))
 	for i, arg := range p.command {
 		args[i] = strings.ReplaceAll(arg, "{socket}", p.socket())
@@ -137,6 +139,9 @@ func (p *program) start() (*running, error) {
 			return nil, fmt.Errorf("env.%s: %w", name, err)
 		}
 		cmd.Env = append(cmd.Env, name+"="+text)
+		if !value.Secret.IsZero() {
+			hidden = append(hidden, text)
+		}
 	}
 	input, err := cmd.StdinPipe()
 	if err != nil {
@@ -165,7 +170,7 @@ func (p *program) start() (*running, error) {
 	go func() {
 		defer close(run.ended)
 		read := make(chan string, 1)
-		go func() { read <- p.forward(output) }()
+		go func() { read <- p.forward(output, post.NewMask(hidden)) }()
 		run.err = cmd.Wait()
 		run.kill()                                              // what it has started, which may hold the output
 		_ = output.SetReadDeadline(time.Now().Add(time.Second)) // what left its group may hold it as well
@@ -183,8 +188,8 @@ const (
 	period   = time.Minute
 )
 
-// forward logs what the program prints, and returns its last line.
-func (p *program) forward(output io.Reader) (last string) {
+// forward logs what the program prints, without its secrets, and returns its last line.
+func (p *program) forward(output io.Reader, mask *post.Mask) (last string) {
 	var begin time.Time
 	lines := bufio.NewReaderSize(output, maxLine)
 	for n := 0; ; {
@@ -195,7 +200,7 @@ func (p *program) forward(output io.Reader) (last string) {
 		for more && err == nil { // the rest of a longer one
 			_, more, err = lines.ReadLine()
 		}
-		if last = strings.ToValidUTF8(string(line), "?"); time.Since(begin) > period {
+		if last = strings.ToValidUTF8(mask.HideCut(string(line)), "?"); time.Since(begin) > period {
 			begin, n = time.Now(), 0
 		}
 		switch n++; {

@@ -76,7 +76,7 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 	case sinks.ClassPause:
 		if host, ok := redirectedTo(resp); ok {
 			err = fmt.Errorf("post to %s: status %d: redirected to host %s; redirects are not followed, set url to the new address",
-				a.to.url.Host, status, host)
+				a.to.url.Host, status, mask.Hide(host))
 		}
 		return sinks.Pause(err)
 	default:

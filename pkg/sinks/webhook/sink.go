@@ -130,18 +130,9 @@ type attempt struct {
 // errTimeout is the cause of a context that ended by the sink's own timeout.
 var errTimeout = errors.New("timed out")
 
-// maskedError has the text of an error without secrets.
-type maskedError struct {
-	error
-	text string
-}
-
-func (e *maskedError) Error() string { return e.text }
-func (e *maskedError) Unwrap() error { return e.error }
-
 // requestError is why there was no answer. It may quote what came instead of one.
 func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err error) error {
-	masked := &maskedError{err, post.Clean(post.NewMask(a.hidden).Hide(err.Error()), maxReason)}
+	masked := post.WithText(err, post.Clean(post.NewMask(a.hidden).Hide(err.Error()), maxReason))
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) { // HTTP/1.1 returns the cause itself
 		err = fmt.Errorf("%w: %w", cause, masked)
 	} else {
