@@ -113,6 +113,14 @@ var segment = template.NewCharset(func(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.:", c) >= 0
 })
 
+// appendValue appends a value so that it is a part of a path, and neither . nor .. is one.
+func appendValue(dst []byte, value string) []byte {
+	if value[0] == '.' {
+		dst, value = append(dst, "%2E"...), value[1:]
+	}
+	return segment.Percent(dst, value)
+}
+
 // maxPath is the longest text of a folder in bytes. A key has 1,024 at most.
 const maxPath = 512
 

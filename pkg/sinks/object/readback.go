@@ -25,6 +25,7 @@ const (
 	// retried events make objects that overlap.
 	before = 8
 
+	maxObjects = 1 << 15  // looked at for a batch, of which each has an event at least
 	maxLine    = 64 << 20 // bytes of a line that is read back
 	maxDecoded = 4 << 30  // bytes of an object's lines
 	maxIDs     = 1 << 17  // ids of an object, of which the sink's have at most a batch
@@ -86,6 +87,9 @@ func (s *sink) around(ctx context.Context, path string, low, high uint64) (keys 
 				if earlier++; earlier > before {
 					keys = slices.Delete(keys, 0, 1)
 				}
+			}
+			if len(keys) == maxObjects {
+				return nil, false, fmt.Errorf("the storage lists more than %d objects for a batch in folder %s", maxObjects, path)
 			}
 			keys = append(keys, key)
 		}

@@ -38,6 +38,7 @@ type bucketClient struct {
 const (
 	maxAnswer = 256 << 20 // bytes of an object that is read back
 	maxReply  = 8 << 20   // bytes of any other answer, of which a list of 1,000 keys is the longest
+	maxKey    = 1 << 10   // bytes of an object's name, as of S3
 
 	// Temporary credentials are fetched again when this much of their life is left.
 	renewal = 5 * time.Minute
@@ -141,8 +142,11 @@ func (b *bucketClient) list(ctx context.Context, folder, after string) (keys []s
 		return nil, false, a.Errorf("the answer is not a list of objects")
 	}
 	for _, c := range answer.Contents {
-		if c.Key <= after {
+		switch {
+		case c.Key <= after:
 			return nil, false, a.Errorf("the answer is not in order")
+		case len(c.Key) > maxKey:
+			return nil, false, a.Errorf("the answer has a key of more than %d bytes", maxKey)
 		}
 		keys, after = append(keys, c.Key), c.Key
 	}

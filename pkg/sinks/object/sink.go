@@ -138,7 +138,7 @@ func (s *sink) groups(batch []*event.Event) []*group {
 	}
 	var path []byte
 	for i, e := range batch {
-		path = s.path.Append(path[:0], e, segment.Percent)
+		path = s.path.Append(path[:0], e, appendValue)
 		g := byPath[string(path)]
 		if g == nil {
 			f := s.folders[string(path)]
