@@ -39,7 +39,7 @@ var errNoPatch = errors.New("the index or the footer of the table is damaged")
 // for each damaged data block.
 func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
 	t := tableFile{content: content}
-	err = WithTableContent(content, func(r *sstable.Reader) error { return t.open(r) })
+	err = WithTableContent(content, t.open)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
 	}
@@ -81,7 +81,8 @@ type dataBlock struct {
 	separator []byte
 }
 
-func (t *tableFile) open(r *sstable.Reader) error {
+func (t *tableFile) open(r *sstable.Reader) (err error) {
+	defer trusting(&err)
 	t.checksum.Init(r.BlockReader().ChecksumType())
 	format, err := r.TableFormat()
 	if err != nil {
@@ -326,14 +327,16 @@ func checkedLen(b []byte) int {
 	return 0
 }
 
+// trusting makes an error of a panic of a decoder, which trusts what has a valid checksum. It is deferred.
+func trusting(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
+	}
+}
+
 // BlockKeys calls f for every version of a key in a data block.
 func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
-	defer func() {
-		// The decoder trusts what it reads, and blocks beside it hold no values here.
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
-		}
-	}()
+	defer trusting(&err)
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var d colblk.DataBlockDecoder
 	d.Init(&schema, data)

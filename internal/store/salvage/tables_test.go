@@ -88,14 +88,14 @@ func TestPatchedBounds(t *testing.T) {
 // keys around them, and one in level 0, which a compaction with another table takes to a
 // level between.
 type versions struct {
-	t      *testing.T
+	t      testing.TB
 	fs     *vfs.MemFS
 	tables [2]pebble.SSTableInfo
 }
 
 var below, above = []byte{0}, []byte{0xfe}
 
-func newVersions(t *testing.T, keys int, key func(i int) []byte, size func(i int) int) *versions {
+func newVersions(t testing.TB, keys int, key func(i int) []byte, size func(i int) int) *versions {
 	t.Helper()
 	v := &versions{t: t, fs: vfs.NewMem()}
 	db := v.open()
