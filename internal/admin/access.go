@@ -43,26 +43,31 @@ func (a *Access) check() error {
 
 // caller is an authenticated client.
 type caller struct {
-	name     string // for the log: of the token or of the certificate
+	name     string // for the log: the kind of the credential
+	names    names  // of the certificate
 	commands bool   // whether it may run commands
 }
+
+// names are those of a certificate. A client may have chosen some of them, so they are a list, and quoted, wherever
+// a person or a program reads them.
+type names []string
+
+func (n names) String() string { return fmt.Sprintf("%q", []string(n)) }
 
 // authenticate finds out whose request it is. The token files are read each time:
 // they may have been rotated.
 func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 	access := &s.cfg.Access
-	who, certificate := caller{name: "local client", commands: true}, ""
+	who := caller{name: "local client", commands: true}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		names := namesOf(r.TLS.PeerCertificates[0])
-		who.name = "certificate " + strings.Join(names, ", ")
-		certificate = ", " + who.name
+		who.name, who.names = "certificate", namesOf(r.TLS.PeerCertificates[0])
 		if len(access.ReadNames)+len(access.CommandNames) > 0 {
 			in := func(list []string) bool {
-				return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(list, name) })
+				return slices.ContainsFunc(who.names, func(name string) bool { return slices.Contains(list, name) })
 			}
 			who.commands = in(access.CommandNames)
 			if !who.commands && !in(access.ReadNames) {
-				return who, problemf(http.StatusForbidden, "the certificate has none of the names in admin.auth.readNames and admin.auth.commandNames; it has %s", strings.Join(names, ", "))
+				return who, problemf(http.StatusForbidden, "the certificate has none of the names in admin.auth.readNames and admin.auth.commandNames; it has %s", who.names)
 			}
 		}
 	}
@@ -88,7 +93,7 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 		// Hashes have one length, so that the comparison does not reveal the token's.
 		a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
 		if subtle.ConstantTimeCompare(a[:], b[:]) == 1 {
-			return caller{name: known.name + certificate, commands: who.commands && known.commands}, nil
+			return caller{name: known.name, names: who.names, commands: who.commands && known.commands}, nil
 		}
 	}
 	return who, problemf(http.StatusUnauthorized, "the token is not in admin.auth; if it should be, the log of the daemon has the reason")
@@ -116,8 +121,8 @@ func (s *Server) noteToken(name string, err error) {
 // namesOf are the names that a certificate states, sorted: its alternative names, and its common name as
 // CN=NAME. An authority may verify one kind of names and sign any text of another, so each has to
 // have its kind's form, in which no other kind's name passes for it.
-func namesOf(c *x509.Certificate) []string {
-	var names []string
+func namesOf(c *x509.Certificate) names {
+	names := names{}
 	if c.Subject.CommonName != "" {
 		names = append(names, "CN="+c.Subject.CommonName)
 	}
@@ -177,7 +182,11 @@ func (s *Server) trail(who caller, r *http.Request) []any {
 	if len(path) > maxLogged {
 		path = path[:maxLogged]
 	}
-	return []any{"command", r.Method + " " + path, "client", who.name, "remote", r.RemoteAddr}
+	trail := []any{"command", r.Method + " " + path, "client", who.name, "remote", r.RemoteAddr}
+	if who.names != nil {
+		trail = append(trail, "names", who.names)
+	}
+	return trail
 }
 
 var errEmptyToken = errors.New("the file is empty")

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -192,9 +193,9 @@ func TestNamesOfCertificates(t *testing.T) {
 	f, log := newFixture(t), &logged{}
 	f.cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.ClientCAFile = in("server.crt"), in("server.key"), in("ca.crt")
-	f.cfg.Access = Access{ReadNames: []string{"prometheus"}, CommandNames: []string{"ops"}}
+	f.cfg.Access = Access{ReadNames: []string{"prometheus"}, CommandNames: []string{"ops", "CN=dev, ops"}}
 	f.serve()
-	for name, want := range map[string][2]int{"prometheus": {200, 403}, "ops": {200, 200}, "somebody": {403, 403}} {
+	for name, want := range map[string][2]int{"prometheus": {200, 403}, "ops": {200, 200}, "dev, ops": {200, 200}, "somebody": {403, 403}} {
 		ca.write(in("client.crt"), in("client.key"), name)
 		client := ca.client(in("client.crt"), in("client.key"))
 		ask := func(method, path string) int {
@@ -218,8 +219,10 @@ func TestNamesOfCertificates(t *testing.T) {
 			t.Errorf("%s: status %v of a read and a command, want %v", name, got, want)
 		}
 	}
-	if log.lines("command accepted", `client="certificate CN=ops, ops"`) == nil || log.lines("command refused", `client="certificate CN=prometheus, prometheus"`) == nil {
-		t.Errorf("the log has no names: %q", log.lines("command"))
+	for name, what := range map[string]string{"ops": "command accepted", "dev, ops": "command accepted", "prometheus": "command refused"} {
+		if log.lines(what, "client=certificate ", fmt.Sprintf(`names="[\"CN=%[1]s\" \"%[1]s\"]"`, name)) == nil {
+			t.Errorf("the log does not have %s of %s: %q", what, name, log.lines("command"))
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ type connections struct {
 type connection struct {
 	of       *connections
 	requests int       // that counted handlers answer
-	pages    int       // files of the page that are being answered
+	open     int       // answers to clients that are not authenticated
 	idle     time.Time // since when there is none, or since when there is one
 }
 
@@ -65,27 +65,27 @@ func counted(next http.Handler) http.Handler {
 	})
 }
 
-// maxPages is how many files of the page a connection is answered with at a time; it has three. Anyone may ask for
-// them, and what HTTP/2 answers at a time and the client does not read is in memory.
-const maxPages = 8
+// maxOpen is how many answers to clients that are not authenticated a connection has at a time: files of the page, which has
+// three, and refusals. What HTTP/2 answers at a time and the client does not read is in memory, its request included.
+const maxOpen = 8
 
-// takePage takes a place for a file of the page. It is not ok if there is none.
-func takePage(r *http.Request) (release func(), ok bool) {
+// takeOpen takes a place for such an answer, until it is written. Without a place the request is aborted.
+func takeOpen(r *http.Request) (release func()) {
 	known, ok := r.Context().Value(connectionKey{}).(*connection)
 	if !ok {
-		return func() {}, true
+		return func() {}
 	}
 	known.of.mu.Lock()
 	defer known.of.mu.Unlock()
-	if known.pages == maxPages {
-		return nil, false
+	if known.open == maxOpen {
+		panic(http.ErrAbortHandler)
 	}
-	known.pages++
+	known.open++
 	return func() {
 		known.of.mu.Lock()
 		defer known.of.mu.Unlock()
-		known.pages--
-	}, true
+		known.open--
+	}
 }
 
 // add counts a new connection, and closes another one, or itself, if it is too many.
@@ -169,7 +169,11 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			if p.Status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="watcherd"`)
 			}
+			defer takeOpen(r)()
 			p.write(w)
+			if r.ProtoMajor > 1 {
+				_ = http.NewResponseController(w).Flush() // returns when the client has it; an error is its end
+			}
 			return
 		}
 		if reading {

@@ -199,22 +199,26 @@ func TestSlowReadersOfThePage(t *testing.T) {
 	}
 }
 
-// TestUnreadPages: a client without a token asks for the page many times on one connection of HTTP/2 and reads nothing. Only
-// a few of its answers are kept in memory.
-func TestUnreadPages(t *testing.T) {
-	f := newFixture(t)
-	read, _ := f.askUnread("/ui/app.js", "")
-	got := map[string]int{}
-	for range maxRequests {
-		for answered := false; !answered; {
-			if headers, ok := read().(*http2.MetaHeadersFrame); ok {
-				answered = true
-				got[headers.PseudoValue("status")]++
+// TestUnreadWithoutToken: a client without a token asks for the page, or for what it may not have, many times on one connection of
+// HTTP/2 and reads nothing. Only a few of its requests and their answers are kept in memory.
+func TestUnreadWithoutToken(t *testing.T) {
+	for path, status := range map[string]string{"/ui/app.js": "200", "/api/v1/status": "401"} {
+		f := newFixture(t)
+		read, _ := f.askUnread(path, "wrong")
+		got := map[string]int{}
+		for answers := 0; answers < maxRequests; {
+			switch frame := read().(type) {
+			case *http2.MetaHeadersFrame:
+				answers++
+				got[frame.PseudoValue("status")]++
+			case *http2.RSTStreamFrame:
+				answers++
+				got["aborted"]++
 			}
 		}
-	}
-	if got["200"] != maxPages || got["503"] != maxRequests-maxPages {
-		t.Errorf("answers by status: %v", got)
+		if got[status] != maxOpen || got["aborted"] != maxRequests-maxOpen {
+			t.Errorf("%s: answers by status: %v", path, got)
+		}
 	}
 }
 

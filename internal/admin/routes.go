@@ -58,11 +58,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		w.WriteHeader(http.StatusSeeOther)
 	}
 	s.handle(outer, "GET /ui/", func(w http.ResponseWriter, r *http.Request) error {
-		release, ok := takePage(r)
-		if !ok {
-			return problemf(http.StatusServiceUnavailable, "%d files of the page are being sent on this connection, which is the limit", maxPages)
-		}
-		defer release()
+		defer takeOpen(r)()
 		page.ServeHTTP(w, r)
 		return nil
 	})

@@ -144,7 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 			MaxHeaderBytes:    maxHeader,
 			BaseContext:       func(net.Listener) context.Context { return base },
 			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
+			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests, WriteByteTimeout: requestTimeout},
 		}
 		l.connections.attach(srv)
 		group.Go(func() error {
