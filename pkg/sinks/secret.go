@@ -250,7 +250,7 @@ func (o *OAuth) Fetch(ctx context.Context, dir string, base *http.Transport) (to
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.SetBasicAuth(url.QueryEscape(o.ClientID), url.QueryEscape(secret))
-	body, err := FetchCredentials(req, base)
+	body, err := FetchCredentials(req, base, secret, url.QueryEscape(secret))
 	if err != nil {
 		return "", 0, fmt.Errorf("fetch the token of oauth: %w", err)
 	}
@@ -273,8 +273,8 @@ var errorCode = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
 // FetchCredentials sends a request for credentials, over a connection of its own, and
 // returns the body of the answer. It follows no redirect, and its errors hold neither the
-// URL nor the body.
-func FetchCredentials(req *http.Request, transport *http.Transport) ([]byte, error) {
+// URL nor the body, nor the secrets that are in the request.
+func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...string) ([]byte, error) {
 	transport.DisableKeepAlives = true
 	client := &http.Client{
 		Transport:     transport,
@@ -287,6 +287,11 @@ func FetchCredentials(req *http.Request, transport *http.Transport) ([]byte, err
 		}
 		// It may quote the request, where a server sends that back.
 		var hidden []string
+		for _, secret := range secrets {
+			if secret != "" {
+				hidden = append(hidden, secret, "***")
+			}
+		}
 		if uri := req.URL.RequestURI(); uri != "/" {
 			hidden = append(hidden, uri, "***")
 		}

@@ -120,7 +120,7 @@ func assumeRole(ctx context.Context, tokenFile, role string) (Keys, error) {
 		return Keys{}, errors.New("AWS_ENDPOINT_URL_STS is not a URL")
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	body, err := fetch(req)
+	body, err := fetch(req, token)
 	if err != nil {
 		return Keys{}, err
 	}
@@ -167,8 +167,8 @@ func podIdentity(ctx context.Context) (Keys, error) {
 	return Keys{answer.ID, answer.Secret, answer.Session, answer.Expires}, nil
 }
 
-func fetch(req *http.Request) ([]byte, error) {
+func fetch(req *http.Request, secrets ...string) ([]byte, error) {
 	return sinks.FetchCredentials(req, &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	})
+	}, secrets...)
 }

@@ -1,0 +1,62 @@
+package sinks_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// TestQuotedClientSecret: a token server that answers with the secret in place of HTTP has it in no error.
+func TestQuotedClientSecret(t *testing.T) {
+	const secret = "canary%&secret"
+	t.Setenv("OAUTH_TEST_SECRET", secret)
+	o := sinks.OAuth{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: &sinks.Secret{Env: "OAUTH_TEST_SECRET"}}
+	for _, answer := range []string{secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 canary%25%26secret\r\n\r\n"} {
+		path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
+		_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}})
+		if err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
+// FuzzToken: whatever bytes a token server answers take bounded memory, a token has a life of a day at most, and the error is without
+// the secret.
+func FuzzToken(f *testing.F) {
+	const secret = "canary-secret"
+	f.Setenv("OAUTH_TEST_SECRET", secret)
+	var answer []byte
+	path := testkit.Answering(f, testservers.SocketDir(f), func(c net.Conn) { _, _ = c.Write(answer) })
+	o := sinks.OAuth{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: &sinks.Secret{Env: "OAUTH_TEST_SECRET"}}
+	dir := f.TempDir()
+	for _, seed := range []string{
+		`HTTP/1.1 200 OK` + "\r\n\r\n" + `{"access_token":"t","expires_in":1e300}`,
+		`HTTP/1.1 200 OK` + "\r\n\r\n" + `{"access_token":"","expires_in":-1}`,
+		`HTTP/1.1 400 X` + "\r\n\r\n" + `{"error":"canary-secret"}`,
+		`HTTP/1.1 302 X` + "\r\nLocation: http://canary-secret/\r\n\r\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		answer = sent
+		testkit.Allocates(t, 4<<20+64*len(sent), func() {
+			token, life, err := o.Fetch(t.Context(), dir, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", path)
+			}})
+			if err == nil && (token == "" || life < 0 || life.Hours() > 24) {
+				t.Errorf("token %q for %s", token, life)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	})
+}
