@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"runtime/debug"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -38,6 +39,8 @@ var errNoPatch = errors.New("the index or the footer of the table is damaged")
 // FindPatches reads a table file with its smallest and largest key, and returns a patch
 // for each damaged data block.
 func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer trusting(&err)
 	t := tableFile{content: content}
 	err = WithTableContent(content, t.open)
 	if err != nil {
@@ -81,8 +84,7 @@ type dataBlock struct {
 	separator []byte
 }
 
-func (t *tableFile) open(r *sstable.Reader) (err error) {
-	defer trusting(&err)
+func (t *tableFile) open(r *sstable.Reader) error {
 	t.checksum.Init(r.BlockReader().ChecksumType())
 	format, err := r.TableFormat()
 	if err != nil {
@@ -327,7 +329,8 @@ func checkedLen(b []byte) int {
 	return 0
 }
 
-// trusting makes an error of a panic of a decoder, which trusts what has a valid checksum. It is deferred.
+// trusting makes an error of a panic of a decoder, which trusts what has a valid checksum; also of a fault, where the goroutine
+// has that panic. It is deferred.
 func trusting(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
@@ -336,6 +339,7 @@ func trusting(err *error) {
 
 // BlockKeys calls f for every version of a key in a data block.
 func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer trusting(&err)
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var d colblk.DataBlockDecoder

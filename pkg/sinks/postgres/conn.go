@@ -128,9 +128,22 @@ func (s *sink) config() (*pgconn.Config, error) {
 	if c.ValidateConnect == nil {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
+	c.ValidateConnect = guarded(c.ValidateConnect)
 	c.ConnectTimeout, c.MaxProtocolMessageBodyLen = s.timeout, maxAnswer
 	c.DialFunc = s.dial
 	return c, nil
+}
+
+// guarded makes an error of a panic of the client's check, which relies on a row with a column.
+func guarded(check pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
+	return func(ctx context.Context, c *pgconn.PgConn) (err error) {
+		defer func() {
+			if recover() != nil {
+				err = errRows
+			}
+		}()
+		return check(ctx, c)
+	}
 }
 
 // secure makes TLS with a verified server the only way to connect.

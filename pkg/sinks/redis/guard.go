@@ -209,7 +209,7 @@ func (s *scanner) take(b []byte, whole func(*message) bool) bool {
 			return false
 		}
 		if b = rest; !ended {
-			return true
+			return s.unended()
 		}
 		line, ok := bytes.CutSuffix(s.line, []byte("\r"))
 		s.line = s.line[:0]
@@ -218,6 +218,22 @@ func (s *scanner) take(b []byte, whole func(*message) bool) bool {
 		}
 	}
 	return true
+}
+
+// unended reports whether what has come of a line may become one. Of texts, nulls and truth values the client skips two bytes, and does
+// not look for the end.
+func (s *scanner) unended() bool {
+	rest := s.line
+	switch {
+	case s.ends || len(rest) == 0:
+	case rest[0] == '_':
+		rest = rest[1:]
+	case rest[0] == '#':
+		rest = rest[min(2, len(rest)):]
+	default:
+		return true
+	}
+	return len(rest) == 0 || string(rest) == "\r"
 }
 
 // next takes in a line.
