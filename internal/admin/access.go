@@ -48,8 +48,7 @@ type caller struct {
 	commands bool   // whether it may run commands
 }
 
-// names are those of a certificate. A client may have chosen some of them, so they are a list, and quoted, wherever
-// a person or a program reads them.
+// names are those of a certificate. A client may have chosen some of them, so they are a list, each in quotes in a text.
 type names []string
 
 func (n names) String() string { return fmt.Sprintf("%q", []string(n)) }

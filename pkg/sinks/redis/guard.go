@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-var errProtocol = errors.New("the server sent what nobody asked for, or what the protocol does not have, or an answer that is too long")
+var errProtocol = errors.New("the server sent an answer without a request, or one that is too long or that the protocol does not have")
 
 // guarded is a connection to a server that is not trusted. The client makes room for as much as a server announces, calls itself
 // for arrays within arrays, and panics on an answer without a request, in goroutines of its own: each would end the process.
