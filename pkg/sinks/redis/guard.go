@@ -3,6 +3,7 @@ package redis
 import (
 	"bytes"
 	"errors"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -47,7 +48,7 @@ const (
 func newGuarded(conn net.Conn) *guarded {
 	return &guarded{
 		Conn:     conn,
-		requests: scanner{limits: limits{bytes: 1 << 40, elements: 1 << 40, depth: 1}},
+		requests: scanner{limits: limits{bytes: math.MaxInt, elements: math.MaxInt, depth: 1}},
 		answers:  scanner{limits: limits{bytes: maxAnswer, elements: maxElements, depth: maxDepth}},
 	}
 }
