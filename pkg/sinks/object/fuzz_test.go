@@ -48,7 +48,9 @@ func FuzzAnswer(f *testing.F) {
 	if err := z.Close(); err != nil {
 		f.Fatal(err)
 	}
-	http200 := func(body string) string { return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body) }
+	http200 := func(body string) string {
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
 	for _, seed := range []string{
 		http200(`<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a/00000000000000000005.jsonl.zst</Key></Contents><Contents><Key>b</Key></Contents></ListBucketResult>`),
 		http200(object.String()),

@@ -101,7 +101,7 @@ func TestCommand(t *testing.T) {
 		{"it fails", "echo cannot open the database >&2; exit 3", sinks.ClassRetry, "exit status 3: cannot open the database", []string{"output of the program", "the program has ended"}},
 		{"it ends", "exit 0", sinks.ClassRetry, "ended without an error", nil},
 		{"it does not listen", "exec sleep 1000", sinks.ClassRetry, "does not listen", nil},
-		{"its variables", `env; test "$WATCHERD_SOCKET" = "$1" && test "$PASSWORD" = own-`+canary+` && test "$LEVEL" = debug && echo right; exit 1`, sinks.ClassRetry, "right", nil},
+		{"its variables", `env; test "$WATCHERD_SOCKET" = "$1" && test "$PASSWORD" = own-` + canary + ` && test "$LEVEL" = debug && echo right; exit 1`, sinks.ClassRetry, "right", nil},
 		{"much output", "i=0; while test $i -lt 500; do echo line $i; i=$((i+1)); done; exit 1", sinks.ClassRetry, "line 499", []string{"more output than is logged"}},
 		{"a long line", "head -c 100000 /dev/zero | tr '\\0' x; exit 1", sinks.ClassRetry, "xxx", nil},
 		{"it leaves a child with its output", "sleep 1000 & exit 1", sinks.ClassRetry, "exit status 1", nil},
