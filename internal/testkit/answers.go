@@ -16,7 +16,7 @@ import (
 func Answering(t testing.TB, dir string, answer func(c net.Conn)) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "s")
-	l, err := net.Listen("unix", path)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,8 +39,7 @@ var errNoPatch = errors.New("the index or the footer of the table is damaged")
 // FindPatches reads a table file with its smallest and largest key, and returns a patch
 // for each damaged data block.
 func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer trusting(&err)
+	defer trusting(&err)()
 	t := tableFile{content: content}
 	err = WithTableContent(content, t.open)
 	if err != nil {
@@ -329,18 +328,21 @@ func checkedLen(b []byte) int {
 	return 0
 }
 
-// trusting makes an error of a panic of a decoder, which trusts what has a valid checksum; also of a fault, where the goroutine
-// has that panic. It is deferred.
-func trusting(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
+// trusting returns a function to defer, which makes an error of a panic or a fault of a decoder: that trusts what has a valid
+// checksum.
+func trusting(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		if r := recover(); r != nil {
+			*err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
+		}
 	}
 }
 
 // BlockKeys calls f for every version of a key in a data block.
 func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer trusting(&err)
+	defer trusting(&err)()
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var d colblk.DataBlockDecoder
 	d.Init(&schema, data)

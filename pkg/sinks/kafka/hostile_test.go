@@ -74,7 +74,7 @@ func challenge(conn io.ReadWriter, iterations string) error {
 	default:
 		if iterations == "" {
 			r := kmsg.NewPtrSASLAuthenticateResponse()
-			r.Version, r.ErrorCode, r.ErrorMessage = 1, 58, kmsg.StringPtr("no: "+string(request))
+			r.Version, r.ErrorCode, r.ErrorMessage = 1, 58, new("no: "+string(request))
 			answer = r.AppendTo(nil)
 			break
 		}
