@@ -413,7 +413,12 @@ func (w *stream) bookmark(raw []byte) error {
 		return &apiclient.UnreadableError{Err: err}
 	}
 	rv := string(m.ResourceVersion)
+	if rv == "0" { // it stands for any version
+		s.stats.contact(nil)
+		return nil
+	}
 	if seen := s.progress.Seen(); progress.Older(rv, seen) {
+		s.doubtProbes()
 		return &disconnected{fmt.Errorf("bookmark of version %s after %s", rv, seen)} // whether the server was set back is checked before the watch resumes
 	}
 	o, err := s.cfg.Bookmark(rv)
