@@ -24,11 +24,12 @@ const (
 	pageAttempts = 10
 	pagePatience = 5 * time.Minute
 
-	// MaxRetryAfter bounds the wait between attempts of a list that a server may request.
-	MaxRetryAfter = time.Minute
-
 	// listHead is the size of the part of a list that is searched for its kind.
 	listHead = 4 << 10
+
+	// placePatience is the time without a response after which a page gives up its place
+	// among the concurrent lists until the response begins.
+	placePatience = 3 * time.Second
 )
 
 // UnreadableError marks an object or a response that cannot be parsed.
@@ -48,7 +49,7 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 		if err == nil || IsPermanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
 			return meta, err
 		}
-		if wait.Wait(ctx, min(RetryAfter(err), MaxRetryAfter), MaxBackoff) != nil {
+		if wait.Wait(ctx, RetryAfter(err), MaxBackoff) != nil {
 			return meta, err
 		}
 		if err := again(attempt, err); err != nil {
@@ -57,13 +58,28 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 	}
 }
 
-// ListPage reads one page within the limit of concurrent lists.
+// ListPage reads one page within the limit of concurrent lists. A page that is not answered,
+// as by an API whose webhook or backend hangs, does not hold up the others.
 func (c *Client) ListPage(ctx context.Context, q PageRequest) (rawjson.ListMeta, error) {
-	release, err := c.acquireList(ctx)
-	if err != nil {
+	if err := c.acquireList(ctx); err != nil {
 		return rawjson.ListMeta{}, err
 	}
-	defer release()
+	waiting := time.AfterFunc(placePatience, c.releaseList)
+	reading := false
+	q.answered = func(ctx context.Context) error {
+		if !waiting.Stop() {
+			if err := c.acquireList(ctx); err != nil {
+				return err
+			}
+		}
+		reading = true
+		return nil
+	}
+	defer func() {
+		if reading || waiting.Stop() {
+			c.releaseList()
+		}
+	}()
 	return c.Page(ctx, q)
 }
 
@@ -82,6 +98,8 @@ type PageRequest struct {
 	Timeout time.Duration
 	Head    func([]byte)           // called with the beginning of the response; may be nil
 	Item    func(raw []byte) error // called for each item
+
+	answered func(context.Context) error // called before the response is read; may be nil
 }
 
 // Page reads one page of a list. Its timeout begins after the rate limit.
@@ -98,6 +116,11 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 		return rawjson.ListMeta{}, err
 	}
 	defer resp.Body.Close()
+	if q.answered != nil {
+		if err := q.answered(ctx); err != nil {
+			return rawjson.ListMeta{}, err
+		}
+	}
 	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
 	if q.Head != nil {
 		start, err := r.Peek(listHead)

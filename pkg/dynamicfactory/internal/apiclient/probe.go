@@ -55,6 +55,7 @@ type probe struct {
 	done    chan struct{}
 	version string // "" if not allowed
 	err     error
+	ended   bool // by the context of the source that sent it
 }
 
 // Guarded reports whether the first contact must be a probe.
@@ -74,8 +75,8 @@ func (p *Prober) Version(ctx context.Context, notBefore time.Time) (string, erro
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
-		if !mine && errors.Is(q.err, context.Canceled) && ctx.Err() == nil {
-			notBefore = time.Now() // the source that probed has stopped; this one has not
+		if !mine && q.ended && ctx.Err() == nil {
+			notBefore = time.Now() // the request of the source that probed has ended; this one's has not
 			continue
 		}
 		return q.version, q.err
@@ -101,6 +102,7 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 		q.err = p.accept(ctx, uid)
 	}
 	if q.err != nil {
+		q.ended = ctx.Err() != nil
 		p.mu.Lock()
 		if p.last == q {
 			p.last = nil
@@ -124,8 +126,8 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 		},
 	})
 	switch {
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotAcceptable(err):
-		return "", "", nil // not allowed; requests for a resource report their own failures
+	case errors.As(err, new(apierrors.APIStatus)) && IsPermanent(err):
+		return "", "", nil // not allowed, or not served in this way; requests for a resource report their own failures
 	case errors.As(err, new(*UnansweredError)):
 		return "", "", err
 	case err != nil:
