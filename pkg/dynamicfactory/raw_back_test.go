@@ -309,27 +309,35 @@ func TestServerIsBehindForASecond(t *testing.T) {
 	})
 }
 
-// A watch that stalls is given up after minutes. If the history has expired by then, what was
-// lost began with the stall.
+// A watch that stalls, also from its beginning, is given up after minutes. If the history has expired
+// by then, what was lost began with the stall.
 func TestGapBehindAStalledWatch(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		var gaps []dynamicfactory.Gap
-		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
-			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+	for _, begins := range []bool{false, true} {
+		t.Run(fmt.Sprint("from its beginning ", begins), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				var gaps []dynamicfactory.Gap
+				j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+					OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+				})
+				s.Bookmark()
+				synctest.Wait()
+				known := time.Now()
+				time.Sleep(time.Second)
+				s.Stall(true)
+				if begins {
+					s.Cut()
+					time.Sleep(time.Second)
+				}
+				put(s, "a", "a")
+				s.Compact()
+				time.Sleep(15 * time.Minute)
+				j.expect(t, "add a")
+				if len(gaps) != 1 || !gaps[0].FromTime.Equal(known) {
+					t.Errorf("gaps are %+v, want one from %v", gaps, known)
+				}
+			})
 		})
-		s.Bookmark()
-		synctest.Wait()
-		known := time.Now()
-		time.Sleep(time.Second)
-		s.Stall(true)
-		put(s, "a", "a")
-		s.Compact()
-		time.Sleep(10 * time.Minute)
-		j.expect(t, "add a")
-		if len(gaps) != 1 || !gaps[0].FromTime.Equal(known) {
-			t.Errorf("gaps are %+v, want one from %v", gaps, known)
-		}
-	})
+	}
 }
 
 // A server of a group that is behind for a second when a list begins again, as after a stop in the

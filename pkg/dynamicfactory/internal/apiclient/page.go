@@ -64,9 +64,18 @@ func (c *Client) ListPage(ctx context.Context, q PageRequest) (rawjson.ListMeta,
 	if err := c.acquireList(ctx); err != nil {
 		return rawjson.ListMeta{}, err
 	}
+	if err := c.wait(ctx); err != nil {
+		c.releaseList()
+		return rawjson.ListMeta{}, err
+	}
 	waiting := time.AfterFunc(placePatience, c.releaseList)
 	reading := false
-	q.answered = func(ctx context.Context) error {
+	defer func() {
+		if reading || waiting.Stop() {
+			c.releaseList()
+		}
+	}()
+	return c.page(ctx, q, func(ctx context.Context) error {
 		if !waiting.Stop() {
 			if err := c.acquireList(ctx); err != nil {
 				return err
@@ -74,13 +83,7 @@ func (c *Client) ListPage(ctx context.Context, q PageRequest) (rawjson.ListMeta,
 		}
 		reading = true
 		return nil
-	}
-	defer func() {
-		if reading || waiting.Stop() {
-			c.releaseList()
-		}
-	}()
-	return c.Page(ctx, q)
+	})
 }
 
 // itemError is an error of PageRequest.Item rather than of the server.
@@ -98,8 +101,6 @@ type PageRequest struct {
 	Timeout time.Duration
 	Head    func([]byte)           // called with the beginning of the response; may be nil
 	Item    func(raw []byte) error // called for each item
-
-	answered func(context.Context) error // called before the response is read; may be nil
 }
 
 // Page reads one page of a list. Its timeout begins after the rate limit.
@@ -107,6 +108,11 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 	if err := c.wait(ctx); err != nil {
 		return rawjson.ListMeta{}, err
 	}
+	return c.page(ctx, q, func(context.Context) error { return nil })
+}
+
+// page is Page without the rate limit. It calls answered before it reads the response.
+func (c *Client) page(ctx context.Context, q PageRequest, answered func(context.Context) error) (rawjson.ListMeta, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Timeout, fmt.Errorf("list took more than %v", q.Timeout))
 	defer cancel()
 	ctx, alive, done := lively(ctx, q.Silence)
@@ -116,10 +122,8 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 		return rawjson.ListMeta{}, err
 	}
 	defer resp.Body.Close()
-	if q.answered != nil {
-		if err := q.answered(ctx); err != nil {
-			return rawjson.ListMeta{}, err
-		}
+	if err := answered(ctx); err != nil {
+		return rawjson.ListMeta{}, err
 	}
 	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
 	if q.Head != nil {

@@ -191,11 +191,15 @@ func (d *watchdog) probe(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	if s.stats.bookmarks() > d.bookmarks {
+	switch bookmarks := s.stats.bookmarks(); {
+	case bookmarks > d.bookmarks:
 		s.stats.contact(nil)
 		return errSilent // this request has had bookmarks before: what it holds back may be lost
+	case bookmarks > 0:
+		s.stats.contact(nil) // an earlier request has had some: whether this one holds something back is unknown
+	default:
+		s.stats.current(nil)
 	}
-	s.stats.current(nil)
 	return nil
 }
 
