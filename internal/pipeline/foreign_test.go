@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // TestDefinitionGoneInAnotherCluster has the address of the API server lead to another cluster,
@@ -95,4 +98,37 @@ func TestStartAtAnotherClusterWithoutTheDefinition(t *testing.T) {
 	l.apply(st)
 	api.Put(widgetPath, "ns", "b", nil)
 	l.becomes(history{"a": {"sync 101"}, "b": {"added 102"}})
+}
+
+// TestStartAtAClusterWithoutKubeSystem starts while the API server has a new storage, in which it has not
+// made kube-system yet: nothing is listed, as everything would look deleted.
+func TestStartAtAClusterWithoutKubeSystem(t *testing.T) {
+	api, names := podServer(t, 3)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.stop()
+	anew := apitest.New(t)
+	anew.Serve(podPath, "v1", "Pod")
+	anew.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/api/v1/namespaces" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":[]}`))
+		return true
+	})
+	l = runLive(t, dir, store.Options{}, anew, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	eventually(t, "the watch refuses, or lists", func() bool {
+		st := l.m.informerList()[0].sub.Load().Status()
+		return st.State == dynamicfactory.StateForeign || st.State == dynamicfactory.StateWatching && st.Objects == 0
+	})
+	l.m.committer.Flush()
+	for _, n := range names {
+		if got := l.log().types(n); got != "sync" {
+			t.Errorf("%s: %s", n, got)
+		}
+	}
 }

@@ -99,7 +99,7 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 	var uid string
 	q.version, uid, q.err = p.request(ctx)
 	if q.err == nil {
-		q.err = p.accept(ctx, uid)
+		q.err = p.accept(ctx, uid, q.version != "")
 	}
 	if q.err != nil {
 		q.ended = ctx.Err() != nil
@@ -136,12 +136,16 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	return list.ResourceVersion, uid, nil
 }
 
-// accept compares the cluster with the one of the first contact.
-func (p *Prober) accept(ctx context.Context, uid string) error {
+// accept compares the cluster with the one of the first contact. answered reports that uid is "" only
+// if there is no kube-system, which an API server with a new storage has not made yet.
+func (p *Prober) accept(ctx context.Context, uid string, answered bool) error {
 	p.mu.Lock()
 	known, checked := p.uid, p.checked
 	p.mu.Unlock()
-	if known != "" && uid != "" && uid != known {
+	switch {
+	case known != "" && uid == "" && answered:
+		return fmt.Errorf("%w: it has no kube-system, which had uid %s", ErrForeign, known)
+	case known != "" && uid != "" && uid != known:
 		return fmt.Errorf("%w: kube-system has uid %s, it had %s", ErrForeign, uid, known)
 	}
 	if p.check != nil && (!checked || known == "" && uid != "") {
