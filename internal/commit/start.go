@@ -18,7 +18,14 @@ import (
 func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 	defer s.begun.Store(true)
 	listed := &dynamicfactory.WarmStart{Relist: true, Known: c.recordedFor(s)}
-	if s.start != cold {
+	switch {
+	case s.start == cold && s.listed != nil: // the position is lost
+		newest, err := c.newestRecorded(s)
+		if err != nil {
+			return nil, err
+		}
+		s.floor, listed.Recorded = newest, newest
+	case s.start != cold:
 		listed.ResourceVersion, listed.Time, listed.Quiet = s.resume.ListVersion(), s.resume.Time, s.resume.Quiet
 		if !s.rewind { // else it is of the versions before the rollback
 			listed.Recorded = s.resume.RecordedUpTo()
@@ -46,6 +53,15 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 	}
 	s.warmObjects, s.floor = recorded.Objects, floor
 	return recorded, nil
+}
+
+// newestRecorded returns the newest version among the recorded states of a feed's objects.
+func (c *Committer) newestRecorded(s *Feed) (newest string, err error) {
+	_, err = c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+		newest = ledger.Later(newest, o.GetResourceVersion())
+		return nil
+	})
+	return newest, ledger.IgnoreUnreadable(err)
 }
 
 // recordedFor returns the recorded states of the feed's objects, in the form of now.

@@ -227,7 +227,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		if err != nil {
 			return err
 		}
-		if a.rollback != nil {
+		if a.rollback != nil || a.outdated {
 			break
 		}
 		if !more || len(a.suspects) >= maxSuspects {
@@ -253,6 +253,10 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(dynamicfactory.CauseRollback)
+	case a.outdated: // the relist tells a rollback from a server that is behind for a moment
+		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", a.version, "recorded", s.Complete())
+		m.metrics.audited(s, auditRepaired)
+		sub.Relist(commit.CauseAudit)
 	case a.lost > 0:
 		s.Log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", a.lost)
 		m.metrics.audited(s, auditRepaired)
@@ -380,6 +384,7 @@ type audit struct {
 	suspects []suspect
 	lost     int
 	rollback *suspect // proves that the cluster was set back
+	outdated bool     // the list is older than what was recorded before it
 }
 
 // certain is the place up to which nothing is suspect.
@@ -409,6 +414,7 @@ func (a *audit) page(ctx context.Context) (more bool, err error) {
 func (a *audit) read(ctx context.Context) error {
 	begin := func() { a.keys, a.heads, a.last = a.keys[:0], a.heads[:0], a.After }
 	begin()
+	first, recorded := a.Token == "", a.s.Complete()
 	page, err := a.sub.ListMetadata(ctx, a.Token, begin, func(o *rawjson.Meta) error {
 		key := ledger.Key(string(o.Namespace), string(o.Name))
 		if key <= a.last {
@@ -425,6 +431,7 @@ func (a *audit) read(ctx context.Context) error {
 	if _, err := resourceversion.CompareResourceVersion(page.ResourceVersion, page.ResourceVersion); err != nil {
 		return errUncomparable
 	}
+	a.outdated = a.outdated || first && ledger.Newer(recorded, page.ResourceVersion)
 	a.start, a.next, a.version, a.Token = a.place, 0, page.ResourceVersion, page.Continue
 	return nil
 }

@@ -167,6 +167,34 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	}
 }
 
+// TestAuditFindsARollbackOfAStorageOfItsOwn sets a resource back whose versions are behind those of the
+// others, so that the version of the storage does not show it, and whose watch sends no bookmarks: the
+// audit sees that the list is older than what is recorded.
+func TestAuditFindsARollbackOfAStorageOfItsOwn(t *testing.T) {
+	api, names := podServer(t, 3)
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/api/v1/namespaces" {
+			return false
+		}
+		_, _ = w.Write([]byte(`{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"1000000"},"items":[]}`))
+		return true
+	})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	saved := api.Save()
+	api.Put(podPath, "ns", names[1], phase("x"))
+	l.caughtUp()
+	api.Restore(saved)
+	if err := l.m.audit(t.Context(), l.m.informerList()[0], 0, &checks{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the state of the restored storage", func() bool { return l.log().types(names[1]) == "sync updated updated" })
+	if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+		t.Errorf("gaps: %s", got)
+	}
+}
+
 // checked is a pipeline whose consistency check of 2,600 pods, in six pages, is due after two
 // minutes or somewhat later.
 type checked struct {

@@ -3,9 +3,11 @@ package pipeline
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -146,6 +148,54 @@ func TestDamagedCheckpoint(t *testing.T) {
 		}
 		if h.types(n) != want {
 			t.Errorf("%s: %q, want %s", n, h[n], want)
+		}
+	}
+	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
+		t.Errorf("gaps of the resource: %s", gaps)
+	}
+}
+
+// TestDamagedCheckpointBesideALaggingServer starts without a readable position while one API server of
+// several is behind for a moment: what is recorded shows how far the cluster had come, and its list is
+// not taken for a rollback.
+func TestDamagedCheckpointBesideALaggingServer(t *testing.T) {
+	api, names := podServer(t, 10)
+	then := api.Version()
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	for _, n := range names {
+		api.Put(podPath, "ns", n, phase("1"))
+	}
+	l.caughtUp()
+	if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#"), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	var behind atomic.Bool
+	behind.Store(true)
+	api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		q := r.URL.Query()
+		if r.URL.Path != podPath || q.Has("watch") || !behind.Load() {
+			return false
+		}
+		if q.Get("limit") == "1" {
+			behind.Store(false)
+		}
+		q.Set("resourceVersion", then)
+		q.Set("resourceVersionMatch", "Exact")
+		r.URL.RawQuery = q.Encode()
+		return false
+	})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.caughtUp()
+	h := l.log()
+	for _, n := range names {
+		if h.types(n) != "sync updated" {
+			t.Errorf("%s: %q", n, h[n])
 		}
 	}
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -382,12 +383,14 @@ func (m *Manager) fail(err error) {
 
 // checkCluster is called at the first contact with the API server. A store must
 // never be continued with another cluster: every object would look deleted.
-func (m *Manager) checkCluster(_ context.Context, uid string) error {
+func (m *Manager) checkCluster(ctx context.Context, uid string) error {
 	known, ok, err := m.store.Meta(ledger.ClusterMeta)
 	if err != nil {
 		return err
 	}
 	switch {
+	case uid == "" && ok:
+		return m.findKubeSystem(ctx, string(known))
 	case uid == "":
 		return nil // not allowed to know; the rollback check is all there is
 	case !ok:
@@ -402,6 +405,16 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 	err = fmt.Errorf("this store belongs to another cluster: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", known, uid)
 	m.fail(err)
 	return err
+}
+
+// findKubeSystem returns an error if the cluster has no namespace kube-system, as that of the store
+// has: its API server may have a new storage. Without an answer the rollback check is all there is.
+func (m *Manager) findKubeSystem(ctx context.Context, uid string) error {
+	list, err := m.client.Resource(namespaceKey.GVR).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
+	if err == nil && len(list.Items) == 0 {
+		return fmt.Errorf("this store belongs to a cluster whose kube-system namespace has uid %s, this one has none", uid)
+	}
+	return nil
 }
 
 func (m *Manager) setClusterUID(uid string) { m.clusterUID.Store(&uid) }

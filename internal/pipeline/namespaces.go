@@ -27,8 +27,8 @@ import (
 // is watched. The recorded objects of a resource are reported as deleted once it is
 // certain that its definition is gone: complete discovery does not have the resource,
 // and the API server has no such definition and had one. A version that is not served,
-// discovery that fails, a server that does not answer and an aggregated API, which has no
-// definitions, prove nothing.
+// discovery that fails, a server that does not answer, one of another cluster and an
+// aggregated API, which has no definitions, prove nothing.
 
 const (
 	// unservedMeta and the name of a part of the ledger say since when its resource is
@@ -141,7 +141,13 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 	switch {
 	case err == nil:
 		return false, nil
-	case apierrors.IsNotFound(err):
+	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+		return false, err
+	}
+	if err := m.factory.CheckCluster(ctx); err != nil {
+		return false, err // the definitions of another cluster prove nothing
+	}
+	if apierrors.IsNotFound(err) {
 		_, defined, err := m.store.Meta(definedMeta + partition)
 		if ledger.IgnoreUnreadable(err) != nil {
 			return false, ledger.StoreError(err, "note of the definition of %s", partition)
@@ -149,8 +155,6 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		if defined {
 			return true, nil
 		}
-	case !apierrors.IsForbidden(err):
-		return false, err
 	}
 	since, marked, err := m.unwatchedSince(unservedMeta + partition)
 	if err != nil {

@@ -52,8 +52,8 @@
 // requests after a lost connection, once for all informers. The client needs permission to
 // list namespaces for this. Without it each informer lists one of its own objects instead,
 // as informers of events always do. Versions that are not numbers are only compared for
-// equality, and such rollbacks are not detected. Nor are those of a resource with a
-// storage of its own whose versions are behind the others.
+// equality, and such rollbacks are not detected. Those of a resource with a storage of its
+// own whose versions are behind the others are detected by its bookmarks or its next list.
 //
 // A source without bookmarks that is quiet for two minutes lists the metadata of its
 // resource once a minute, ten pages at most. If the list has exactly the cached objects,

@@ -106,6 +106,15 @@ func NewRESTFactory(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) 
 	return &RESTFactory{f}, nil
 }
 
+// CheckCluster asks the API server which cluster it belongs to. The error wraps
+// ErrForeignCluster if it is another one than that of the first contact, or WithClusterCheck
+// rejects it; any other error is a failure to reach the server. nil does not prove that it is
+// the same one where the client may not list namespaces.
+func (f *RESTFactory) CheckCluster(ctx context.Context) error {
+	_, err := f.rest.prober.Version(ctx, time.Now())
+	return err
+}
+
 func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) {
 	if cfg == nil {
 		return nil, ErrNoClient

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -274,9 +276,10 @@ func TestSelectorsAndNamespace(t *testing.T) {
 func TestListsShareASemaphore(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		var now, most atomic.Int64
-		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("limit") == "500" {
 				most.Store(max(most.Load(), now.Add(1)))
+				w.(http.Flusher).Flush() // the response begins
 				time.Sleep(10 * time.Second)
 				now.Add(-1)
 			}
@@ -299,12 +302,13 @@ func listing(t *testing.T, f *dynamicfactory.RESTFactory, n int) {
 	}
 }
 
-// A page that hangs holds up the others for its time at most.
+// A page that hangs in the middle holds up the others for its time at most.
 func TestPageHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		var asked atomic.Int64
-		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("limit") == "500" && asked.Add(1) <= 2 {
+				w.(http.Flusher).Flush()
 				<-r.Context().Done()
 				return true
 			}
@@ -319,6 +323,39 @@ func TestPageHangs(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, st := range f.Statuses() {
 			is(t, "state", st.State, dynamicfactory.StateWatching)
+		}
+	})
+}
+
+// The lists of an API whose backend or conversion webhook hangs fail after half a minute each. They do
+// not hold up those of the other resources.
+func TestListsBesideAnAPIThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(5000)...)
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.HasPrefix(r.URL.Path, "/apis/example.com/") {
+				return false
+			}
+			select {
+			case <-time.After(30 * time.Second):
+				apitest.Fail(w, http.StatusInternalServerError, "InternalError")
+			case <-r.Context().Done():
+			}
+			return true
+		})
+		f := factory(t, s)
+		for i := range 30 {
+			k := dynamicfactory.Key{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("kind%ds", i)}}
+			if _, err := f.SubscribeDurable(t.Context(), k, newJournal(), dynamicfactory.DurableOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour) // the attempts of those lists are spread
+		began := time.Now()
+		_, sub := subscribe(t, f, configMapKey)
+		<-sub.Synced()
+		if d := time.Since(began); d > time.Minute {
+			t.Errorf("the list of ten pages took %v", d)
 		}
 	})
 }

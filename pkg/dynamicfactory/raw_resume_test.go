@@ -352,6 +352,38 @@ func TestForeignClusterLater(t *testing.T) {
 	})
 }
 
+// An API server whose storage was made anew serves requests before it has made kube-system. It is not
+// that of the cluster, which had one.
+func TestClusterWithoutKubeSystem(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		anew := s.Save()
+		put(s, "a")
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
+		var missing atomic.Bool
+		missing.Store(true)
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool { return missing.Load() && noNamespaces(w, r) })
+		s.Restore(anew)
+		s.Cut()
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a")
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+		s.SetUID("cluster-2")
+		missing.Store(false)
+		time.Sleep(time.Minute)
+		j.expect(t)
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+	})
+}
+
+// noNamespaces answers as a server without namespaces.
+func noNamespaces(w http.ResponseWriter, r *http.Request) bool {
+	if r.URL.Path != "/api/v1/namespaces" || isWatch(r) {
+		return false
+	}
+	_, _ = w.Write([]byte(`{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":[]}`))
+	return true
+}
+
 func TestWarmStartFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")

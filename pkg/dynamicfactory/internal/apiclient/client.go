@@ -49,8 +49,9 @@ const (
 	// maxErrorBody bounds the body of an error response.
 	maxErrorBody = 64 << 10
 
-	// longestRetryAfter bounds the wait that a server may request.
-	longestRetryAfter = time.Hour
+	// maxRetryAfter bounds the wait that a server may request. An API server requests a few
+	// seconds; a proxy may request an hour, which is longer than the history of a watch.
+	maxRetryAfter = time.Minute
 
 	// maxMessage bounds the message of an error in bytes. It is kept and logged.
 	maxMessage = 1 << 10
@@ -125,15 +126,17 @@ func (c *Client) wait(ctx context.Context) error {
 	return c.limiter.Wait(ctx)
 }
 
-// acquireList waits for one of the places of lists. The caller calls release.
-func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
+// acquireList waits for one of the places of lists. The caller calls releaseList.
+func (c *Client) acquireList(ctx context.Context) error {
 	select {
 	case c.lists <- struct{}{}:
-		return func() { <-c.lists }, nil
+		return nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
+
+func (c *Client) releaseList() { <-c.lists }
 
 // UnansweredError reports a request without a response.
 type UnansweredError struct{ Err error }
@@ -141,8 +144,12 @@ type UnansweredError struct{ Err error }
 func (e *UnansweredError) Error() string { return "the API server does not answer: " + e.Err.Error() }
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
+// errPage reports a page of HTML, such as a proxy's for maintenance or login.
+var errPage = errors.New("a proxy sent a page of HTML in place of the response")
+
 // Get sends a request and returns a response with status 200, whose body the
-// caller closes. Any other status is an *apierrors.StatusError.
+// caller closes. Any other status is an *apierrors.StatusError. A page of HTML counts as no
+// response.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
 	u := *c.base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -166,6 +173,10 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, accept 
 		defer resp.Body.Close()
 		return nil, responseError(resp)
 	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
+		_ = resp.Body.Close()
+		return nil, &UnansweredError{errPage}
+	}
 	return resp, nil
 }
 
@@ -183,7 +194,7 @@ func responseError(resp *http.Response) error {
 			if status.Details != nil {
 				details = *status.Details
 			}
-			details.RetryAfterSeconds = int32(min(retryAfter, int(longestRetryAfter/time.Second)))
+			details.RetryAfterSeconds = int32(min(retryAfter, int(maxRetryAfter/time.Second)))
 			status.Details = &details
 		}
 		return &apierrors.StatusError{ErrStatus: status}
@@ -217,10 +228,10 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// RetryAfter is the wait that the server requests, at most longestRetryAfter, or 0.
+// RetryAfter is the wait that the server requests, at most a minute, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		return min(time.Duration(s)*time.Second, longestRetryAfter)
+		return min(time.Duration(s)*time.Second, maxRetryAfter)
 	}
 	return 0
 }

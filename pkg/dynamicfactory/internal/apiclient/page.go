@@ -24,11 +24,12 @@ const (
 	pageAttempts = 10
 	pagePatience = 5 * time.Minute
 
-	// MaxRetryAfter bounds the wait between attempts of a list that a server may request.
-	MaxRetryAfter = time.Minute
-
 	// listHead is the size of the part of a list that is searched for its kind.
 	listHead = 4 << 10
+
+	// placePatience is the time without a response after which a page gives up its place
+	// among the concurrent lists until the response begins.
+	placePatience = 3 * time.Second
 )
 
 // UnreadableError marks an object or a response that cannot be parsed.
@@ -48,7 +49,7 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 		if err == nil || IsPermanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
 			return meta, err
 		}
-		if wait.Wait(ctx, min(RetryAfter(err), MaxRetryAfter), MaxBackoff) != nil {
+		if wait.Wait(ctx, RetryAfter(err), MaxBackoff) != nil {
 			return meta, err
 		}
 		if err := again(attempt, err); err != nil {
@@ -57,14 +58,32 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 	}
 }
 
-// ListPage reads one page within the limit of concurrent lists.
+// ListPage reads one page within the limit of concurrent lists. A page that is not answered,
+// as by an API whose webhook or backend hangs, does not hold up the others.
 func (c *Client) ListPage(ctx context.Context, q PageRequest) (rawjson.ListMeta, error) {
-	release, err := c.acquireList(ctx)
-	if err != nil {
+	if err := c.acquireList(ctx); err != nil {
 		return rawjson.ListMeta{}, err
 	}
-	defer release()
-	return c.Page(ctx, q)
+	if err := c.wait(ctx); err != nil {
+		c.releaseList()
+		return rawjson.ListMeta{}, err
+	}
+	waiting := time.AfterFunc(placePatience, c.releaseList)
+	reading := false
+	defer func() {
+		if reading || waiting.Stop() {
+			c.releaseList()
+		}
+	}()
+	return c.page(ctx, q, func(ctx context.Context) error {
+		if !waiting.Stop() {
+			if err := c.acquireList(ctx); err != nil {
+				return err
+			}
+		}
+		reading = true
+		return nil
+	})
 }
 
 // itemError is an error of PageRequest.Item rather than of the server.
@@ -89,6 +108,11 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 	if err := c.wait(ctx); err != nil {
 		return rawjson.ListMeta{}, err
 	}
+	return c.page(ctx, q, func(context.Context) error { return nil })
+}
+
+// page is Page without the rate limit. It calls answered before it reads the response.
+func (c *Client) page(ctx context.Context, q PageRequest, answered func(context.Context) error) (rawjson.ListMeta, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, q.Timeout, fmt.Errorf("list took more than %v", q.Timeout))
 	defer cancel()
 	ctx, alive, done := lively(ctx, q.Silence)
@@ -98,6 +122,9 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 		return rawjson.ListMeta{}, err
 	}
 	defer resp.Body.Close()
+	if err := answered(ctx); err != nil {
+		return rawjson.ListMeta{}, err
+	}
 	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
 	if q.Head != nil {
 		start, err := r.Peek(listHead)

@@ -55,6 +55,7 @@ type probe struct {
 	done    chan struct{}
 	version string // "" if not allowed
 	err     error
+	ended   bool // by the context of the source that sent it
 }
 
 // Guarded reports whether the first contact must be a probe.
@@ -74,8 +75,8 @@ func (p *Prober) Version(ctx context.Context, notBefore time.Time) (string, erro
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
-		if !mine && errors.Is(q.err, context.Canceled) && ctx.Err() == nil {
-			notBefore = time.Now() // the source that probed has stopped; this one has not
+		if !mine && q.ended && ctx.Err() == nil {
+			notBefore = time.Now() // the request of the source that probed has ended; this one's has not
 			continue
 		}
 		return q.version, q.err
@@ -98,9 +99,10 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 	var uid string
 	q.version, uid, q.err = p.request(ctx)
 	if q.err == nil {
-		q.err = p.accept(ctx, uid)
+		q.err = p.accept(ctx, uid, q.version != "")
 	}
 	if q.err != nil {
+		q.ended = ctx.Err() != nil
 		p.mu.Lock()
 		if p.last == q {
 			p.last = nil
@@ -124,8 +126,8 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 		},
 	})
 	switch {
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotAcceptable(err):
-		return "", "", nil // not allowed; requests for a resource report their own failures
+	case errors.As(err, new(apierrors.APIStatus)) && IsPermanent(err):
+		return "", "", nil // not allowed, or not served in this way; requests for a resource report their own failures
 	case errors.As(err, new(*UnansweredError)):
 		return "", "", err
 	case err != nil:
@@ -134,12 +136,16 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	return list.ResourceVersion, uid, nil
 }
 
-// accept compares the cluster with the one of the first contact.
-func (p *Prober) accept(ctx context.Context, uid string) error {
+// accept compares the cluster with the one of the first contact. answered reports that uid is "" only
+// if there is no kube-system, which an API server with a new storage has not made yet.
+func (p *Prober) accept(ctx context.Context, uid string, answered bool) error {
 	p.mu.Lock()
 	known, checked := p.uid, p.checked
 	p.mu.Unlock()
-	if known != "" && uid != "" && uid != known {
+	switch {
+	case known != "" && uid == "" && answered:
+		return fmt.Errorf("%w: it has no kube-system, which had uid %s", ErrForeign, known)
+	case known != "" && uid != "" && uid != known:
 		return fmt.Errorf("%w: kube-system has uid %s, it had %s", ErrForeign, uid, known)
 	}
 	if p.check != nil && (!checked || known == "" && uid != "") {

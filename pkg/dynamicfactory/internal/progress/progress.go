@@ -22,7 +22,8 @@ const maxLists = 16
 // A version is complete when all its events have been received. An event does not prove
 // that, because several may share one version (events that expire together are deleted in
 // one transaction). An event of another version proves it, and so does a bookmark. The
-// version of a list is complete.
+// version of a list is complete. The complete version only rises but for a list, also with
+// a server whose events are not in the order of their versions.
 //
 // It is safe for concurrent use; one goroutine forwards notifications.
 type Progress struct {
@@ -166,7 +167,7 @@ func (p *Progress) followedLocked(v Version) {
 
 func (p *Progress) receivedLocked(v Version, id uint64) {
 	if v != p.open {
-		if !p.open.None() {
+		if !p.open.None() && !p.open.older(p.complete) {
 			p.markLocked(p.open, p.openUpTo)
 			p.complete = p.open
 		}
@@ -350,6 +351,14 @@ func (v Version) String() string {
 		return v.text
 	}
 	return strconv.FormatUint(v.number, 10)
+}
+
+// older reports whether v is certainly older than other.
+func (v Version) older(other Version) bool {
+	if v.number != 0 && other.number != 0 {
+		return v.number < other.number
+	}
+	return Older(v.String(), other.String())
 }
 
 // Older reports whether a is certainly older than b. Versions that are not numbers are

@@ -84,8 +84,11 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		query.Set("resourceVersion", version)
 		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
 	}
-	for {
+	for pages := 1; ; pages++ {
 		meta, err := s.page(ctx, query, &b)
+		if err == nil {
+			err = b.advances(pages)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +134,7 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 	b.begin()
 	if !query.Has("continue") { // the first page: the caller begins again
 		meta, err := s.cfg.Client.ListPage(ctx, q)
-		if d := min(apiclient.RetryAfter(err), apiclient.MaxRetryAfter); d > 0 && !apiclient.IsPermanent(err) {
+		if d := apiclient.RetryAfter(err); d > 0 && !apiclient.IsPermanent(err) {
 			s.failed(ctx, "list", err)
 			_ = apiclient.Sleep(ctx, d) // the error is the list's
 		}
@@ -182,6 +185,8 @@ type listBuilder struct {
 	itemBefore []byte
 	hadItem    bool
 
+	landmark [2]string // of an earlier page; see advances
+
 	apiVersion, kind string               // of the items, by the list's kind; "" if unknown
 	began            func(version string) // called with the version in the head of a list; may be nil
 	typed            *bool                // the page's items contain their type
@@ -199,6 +204,27 @@ func (b *listBuilder) again() {
 	b.list.Items = b.list.Items[:b.before]
 	b.item, b.hasItem = append(b.item[:0], b.itemBefore...), b.hadItem
 	b.typed = nil
+}
+
+// advances returns an error if the pages repeat: a server that ignores the token, or whose
+// tokens lead in a circle, has no last page. It compares each page with the last one whose
+// number is a power of two.
+func (b *listBuilder) advances(page int) error {
+	if len(b.list.Items) <= b.before {
+		return nil
+	}
+	o, ok := b.list.Items[b.before].(metav1.Object)
+	if !ok {
+		return nil
+	}
+	at := [2]string{o.GetNamespace(), o.GetName()}
+	if at == b.landmark {
+		return &apiclient.UnreadableError{Err: fmt.Errorf("page %d of the list repeats an earlier one", page)}
+	}
+	if page&(page-1) == 0 {
+		b.landmark = at
+	}
+	return nil
 }
 
 func (b *listBuilder) add(raw []byte) error {

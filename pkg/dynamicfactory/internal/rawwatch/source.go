@@ -131,6 +131,7 @@ type Source struct {
 	begun   bool      // a list has succeeded
 	loss    *Gap      // lost history before the list that makes up for it
 	suspect time.Time // the server may differ from the one before this time; zero: it is the same
+	doubted bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
 
 	relistCause string                  // of a requested relist; "": none
 	interrupt   context.CancelCauseFunc // ends the watch request that runs
@@ -288,6 +289,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 		case !warmStart.Relist:
 			return s.resume(warmStart), nil
 		default:
+			s.saw(warmStart)
 			s.known = warmStart.Known
 			defer func() { s.known = nil }()
 			if warmStart.ResourceVersion != "" {
@@ -380,7 +382,6 @@ func (s *Source) awaitList(ctx context.Context) error {
 // relist reads the first list at the warm start's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
 func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, error) {
-	s.saw(warmStart)
 	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
 	if err != nil {
 		return nil, err
@@ -427,7 +428,7 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, er
 func (s *Source) saw(warmStart *WarmStart) {
 	seen := warmStart.ResourceVersion
 	for _, v := range [...]string{warmStart.Quiet, warmStart.Recorded} {
-		if progress.Older(seen, v) {
+		if seen == "" || progress.Older(seen, v) {
 			seen = v
 		}
 	}
@@ -464,7 +465,7 @@ func (s *Source) listed(list *objects) {
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.relistCause = nil, true, time.Time{}, ""
+	s.loss, s.begun, s.suspect, s.doubted, s.relistCause = nil, true, time.Time{}, false, ""
 	s.mu.Unlock()
 	s.stats.current(func(t *Counters) {
 		if relist {
@@ -497,6 +498,14 @@ func (s *Source) suspectSince(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspect = t
+}
+
+// doubtProbes notes that the resource's versions went backwards, whatever that of the
+// storage is: the resource may have a storage of its own.
+func (s *Source) doubtProbes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubted = true
 }
 
 // failed counts a failure, and logs a new one of this resource alone. The caller is within

@@ -51,6 +51,12 @@ var (
 	errRolledBack = errors.New("the server's resource versions went backwards")
 )
 
+// unreadableEvent marks the error of an event. Unlike that of a probe, it may come again with
+// every request from the same version.
+type unreadableEvent struct{ error }
+
+func (u *unreadableEvent) Unwrap() error { return u.error }
+
 // stream is the endless watch of the reflector. Its counts belong to the goroutine of run.
 type stream struct {
 	source *Source
@@ -103,7 +109,6 @@ func (w *stream) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		var bad *apiclient.UnreadableError
 		var requested errRelistRequested
 		switch {
 		case err == nil:
@@ -121,7 +126,7 @@ func (w *stream) run(ctx context.Context) {
 		case errors.Is(err, errRolledBack):
 			w.end(ctx, CauseRollback, err)
 			return
-		case errors.As(err, &bad):
+		case errors.As(err, new(*unreadableEvent)):
 			s.failed(ctx, "watch", err)
 			if w.givesUp() {
 				w.end(ctx, CauseUnreadable, err)
@@ -171,10 +176,10 @@ func (w *stream) needsList(err error) bool {
 }
 
 // isInvalid reports whether the server rejected a request as invalid, which it may do after
-// the headers of a watch.
+// the headers of a watch. The page of a proxy says nothing about the version.
 func isInvalid(err error) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
+	if !errors.As(err, &status) || apierrors.IsUnexpectedServerError(err) {
 		return false
 	}
 	switch status.Status().Code {
@@ -336,14 +341,17 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 	l := apiclient.NewLines(body)
 	for {
 		line, err := l.Next()
-		if errors.As(err, new(*apiclient.UnreadableError)) {
-			return err
-		}
-		if err != nil {
+		if err != nil && !errors.As(err, new(*apiclient.UnreadableError)) {
 			return &disconnected{err}
 		}
-		dog.busy()
-		if err := w.line(ctx, line); err != nil {
+		if err == nil {
+			dog.busy()
+			err = w.line(ctx, line)
+		}
+		switch {
+		case errors.As(err, new(*apiclient.UnreadableError)):
+			return &unreadableEvent{err}
+		case err != nil:
 			return err
 		}
 		dog.idle()
@@ -413,7 +421,12 @@ func (w *stream) bookmark(raw []byte) error {
 		return &apiclient.UnreadableError{Err: err}
 	}
 	rv := string(m.ResourceVersion)
+	if rv == "0" { // it stands for any version
+		s.stats.contact(nil)
+		return nil
+	}
 	if seen := s.progress.Seen(); progress.Older(rv, seen) {
+		s.doubtProbes()
 		return &disconnected{fmt.Errorf("bookmark of version %s after %s", rv, seen)} // whether the server was set back is checked before the watch resumes
 	}
 	o, err := s.cfg.Bookmark(rv)

@@ -191,11 +191,15 @@ func (d *watchdog) probe(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	if s.stats.bookmarks() > d.bookmarks {
+	switch bookmarks := s.stats.bookmarks(); {
+	case bookmarks > d.bookmarks:
 		s.stats.contact(nil)
 		return errSilent // this request has had bookmarks before: what it holds back may be lost
+	case bookmarks > 0:
+		s.stats.contact(nil) // an earlier request has had some: whether this one holds something back is unknown
+	default:
+		s.stats.current(nil)
 	}
-	s.stats.current(nil)
 	return nil
 }
 
@@ -230,7 +234,10 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	if err != nil {
 		return false, err
 	}
-	if now != "" && !progress.Older(now, seen) && s.cfg.GVR.Resource != "events" {
+	s.mu.Lock()
+	doubted := s.doubted
+	s.mu.Unlock()
+	if now != "" && !progress.Older(now, seen) && s.cfg.GVR.Resource != "events" && !doubted {
 		return false, nil
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
@@ -260,26 +267,27 @@ func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
 
 // replaced reports whether the server has other objects than those that were received up to a
 // version: one that is not cached although it is not newer, one that is older than it was, or
-// fewer, which deletions since then can be the cause of, too.
+// fewer, which deletions since then can be the cause of, too. Before the first list, recorded
+// objects stand for the cached ones, and others may exist that are not recorded yet.
 func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 	if s.cfg.Known == nil || s.cfg.Count == nil {
 		return false, nil
 	}
-	token, listed, other := "", 0, false
+	token, listed, other, first := "", 0, false, s.known != nil
 	for {
 		onPage := 0
 		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
 			version := string(m.ResourceVersion)
-			if known, ok := s.cfg.Known(string(m.Namespace), string(m.Name)).(metav1.Object); ok {
+			if known, ok := s.knownObject(string(m.Namespace), string(m.Name)).(metav1.Object); ok {
 				onPage++
 				other = other || progress.Older(version, known.GetResourceVersion())
 			} else {
-				other = other || !progress.Older(seen, version)
+				other = other || !first && !progress.Older(seen, version)
 			}
 			return nil
 		})
 		if listed += onPage; err != nil || other || page.Continue == "" {
-			return err == nil && (other || listed < s.cfg.Count()), err
+			return err == nil && (other || !first && listed < s.cfg.Count()), err
 		}
 		token = page.Continue
 	}
