@@ -106,6 +106,14 @@ func NewRESTFactory(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) 
 	return &RESTFactory{f}, nil
 }
 
+// CheckCluster asks the API server which cluster it belongs to. The error wraps ErrForeignCluster
+// if that is another one than that of the first contact, or the check of WithClusterCheck rejects
+// it. A cluster that the client may not ask passes.
+func (f *RESTFactory) CheckCluster(ctx context.Context) error {
+	_, err := f.rest.prober.Version(ctx, time.Now())
+	return err
+}
+
 func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
