@@ -26,7 +26,7 @@ import (
 // deletions may not have been read when the watch ends, or happen while nothing
 // is watched. The recorded objects of a resource are reported as deleted once it is
 // certain that its definition is gone: complete discovery does not have the resource,
-// and the API server has no such definition and had one. A version that is not served,
+// and the API server, which is that of the recorded cluster, has no such definition and had one. A version that is not served,
 // discovery that fails, a server that does not answer and an aggregated API, which has no
 // definitions, prove nothing.
 
@@ -87,6 +87,9 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			continue
 		}
 		gone, err := m.definitionGone(ctx, st, p, gr)
+		if err == nil && gone {
+			err = m.factory.CheckCluster(ctx) // another cluster does not have it either
+		}
 		switch {
 		case errors.Is(err, ledger.ErrStore):
 			return false, err
