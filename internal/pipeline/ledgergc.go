@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -189,6 +190,10 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		if err != nil {
 			return err
 		}
+		in := func(namespace string) bool { return namespace == ns || ns == "" && gone(namespace) }
+		if err := m.expireNotes(partition, in); err != nil {
+			return err
+		}
 		b := m.store.NewBatch()
 		b.DeleteMeta(unwatchedInMeta + id)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
@@ -234,6 +239,13 @@ func (m *Manager) deleteStates(partition, prefix string, gone func(namespace str
 	return n, err
 }
 
+// expireNotes removes what the committer notes of namespaces of a part of the ledger.
+func (m *Manager) expireNotes(partition string, in func(namespace string) bool) error {
+	var err error
+	ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.Expire(partition, in) })
+	return errors.Join(ended, err)
+}
+
 // dropPartition removes a part of the ledger and all that is noted of it. The
 // checkpoints go first: one without the states that belong to it would have a watch
 // resume and miss everything before.
@@ -264,6 +276,9 @@ func (m *Manager) dropPartition(partition string) error {
 	}
 	if err := m.store.Commit(b); err != nil {
 		return ledger.StoreError(err, "expire %s", partition)
+	}
+	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
+		return err
 	}
 	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
 }
