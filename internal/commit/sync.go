@@ -144,7 +144,8 @@ type Farewell struct {
 
 // BeginFarewell removes the checkpoints of a part of the ledger, so that a feed that reads
 // it again lists, and has its objects reported as deleted to the watches that mean it, by
-// the rules by which they were given the objects. Of the checkpoints only the epoch stays.
+// the rules by which they were given the objects. The checkpoint that takes their place has no version:
+// what such a feed lists beside the recorded objects was made later, and is an addition.
 // notify gets a value when the farewell is over.
 func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
 	s, err := c.FormerFeed(partition, watches, means, true)
@@ -165,9 +166,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means 
 		s.epoch = max(s.epoch, cp.Epoch)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
-	if s.epoch > 0 {
-		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Epoch: s.epoch}))
-	}
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Synced: true, Epoch: s.epoch}))
 	if err := c.store.Commit(b); err != nil {
 		return nil, ledger.StoreError(err, "remove checkpoints of %s", partition)
 	}

@@ -94,6 +94,27 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	r.Expect("added a u1 1", "sync a u1 1") // as at the first start
 }
 
+// TestUnwatchedWithoutObjectsIsForgotten removes a watch of a resource that never had an object: its position
+// expires as recorded states do.
+func TestUnwatchedWithoutObjectsIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true})); err != nil {
+		t.Fatal(err)
+	}
+	r.m.setState(&plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}, Watches: []plan.Watch{{Name: "n", Resources: []string{"nodes"}}}})
+	for _, kept := range []bool{true, true, false} {
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := r.m.ledger.Checkpoint("pods#"); err != nil || ok != kept {
+			t.Errorf("the checkpoint is kept: %t, want %t, %v", ok, kept, err)
+		}
+		now = now.Add(23 * time.Hour)
+	}
+}
+
 // Another form of a resource that is watched is nobody's, whatever the patterns say.
 func TestFormerFormIsForgotten(t *testing.T) {
 	r := newRig(t, t.TempDir(), committest.PodWatch())
