@@ -951,6 +951,35 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 	}
 }
 
+// TestForbiddenDefinitions forbids to read all definitions but one, whose resource has one.
+func TestForbiddenDefinitions(t *testing.T) {
+	api := apitest.New(t)
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		forbidden := strings.Contains(r.URL.Path, "customresourcedefinitions/gadgets")
+		if forbidden {
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+		}
+		return forbidden
+	})
+	list := []dynamicfactory.Resource{widgets}
+	names := []string{"widgets.example.com"}
+	for i := range 9 { // they are looked at in any order
+		gadgets := widgets
+		gadgets.GVR.Resource = fmt.Sprint("gadgets", i)
+		api.ServeCustom("/apis/example.com/v1/"+gadgets.GVR.Resource, "example.com/v1", "Gadget")
+		list, names = append(list, gadgets), append(names, gadgets.GVR.GroupResource().String())
+	}
+	l := runLive(t, t.TempDir(), store.Options{}, api, serving(list...))
+	l.apply(l.state(watchOf("w", nil, names...)))
+	if _, err := l.m.noteDefinitions(t.Context(), map[*informer]look{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, noted, err := l.store.Meta(definedMeta + "widgets.example.com"); err != nil || !noted {
+		t.Errorf("that the resource has a definition is noted: %t, %v", noted, err)
+	}
+}
+
 // TestDefinitionDeletedAsAWatchStarts deletes a definition before its feed has started, and discovery
 // is late: that the resource had one stays known.
 func TestDefinitionDeletedAsAWatchStarts(t *testing.T) {
