@@ -29,12 +29,9 @@ const (
 	// restored CRD, or a new grant, takes effect soon.
 	backoffAbsent = 10 * time.Second
 
-	// probeFresh bounds the age of a probe that a starting source uses.
+	// probeFresh bounds the age of a probe that a list, or a watch that follows one that ended in its
+	// time, uses: the sources share it.
 	probeFresh = 5 * time.Second
-
-	// probeShared bounds the age of a probe by which a watch follows one that ended in its time: all
-	// sources together probe twice a minute at most for that.
-	probeShared = 30 * time.Second
 
 	// unreadableAttempts bounds the attempts to read the events after one version when one
 	// of them is unreadable.

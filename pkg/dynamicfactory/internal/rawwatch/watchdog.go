@@ -231,7 +231,7 @@ func (s *Source) sameCluster(ctx context.Context) error {
 	if !s.cfg.Prober.Guarded() {
 		return nil
 	}
-	if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeShared)); errors.Is(err, apiclient.ErrForeign) {
+	if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); errors.Is(err, apiclient.ErrForeign) {
 		return err
 	}
 	return ctx.Err()
