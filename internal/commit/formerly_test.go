@@ -34,7 +34,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			r.running = nil
 		},
 		"the definition is gone": func(r *rig, s *Feed) {
-			former, err := r.c.FormerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
+			former, err := r.c.FormerFeed(s.Partition, r.watches, meant, true)
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestFarewellOfDamagedStates(t *testing.T) {
 	}
 	r.Events()
 	r.running = nil
-	former, err := r.c.FormerFeed(s.Partition, r.watches, nil)
+	former, err := r.c.FormerFeed(s.Partition, r.watches, meant, false)
 	if err != nil {
 		t.Fatal(err)
 	}

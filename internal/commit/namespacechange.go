@@ -109,9 +109,10 @@ func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{
 // objects they concern. Call it before a feed ends. It waits for nothing.
 func (c *Committer) HoldRelabels() { c.relabelsHeld.Store(true) }
 
-// ResumeRelabels continues, once feeds run, what waits or an earlier life has left.
-func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
-	resting, err := c.restingFeeds(watches)
+// ResumeRelabels continues, once feeds run, what waits or an earlier life has left. means
+// reports whether a watch means a part of the ledger.
+func (c *Committer) ResumeRelabels(watches []plan.Watch, means func(w *plan.Watch, partition string) bool) error {
+	resting, err := c.restingFeeds(watches, means)
 	if err != nil {
 		return err
 	}
@@ -128,8 +129,8 @@ func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
 }
 
 // restingFeeds are those of resources that are not served at present and of which watches
-// that select namespaces by label were given objects.
-func (c *Committer) restingFeeds(watches []plan.Watch) (resting []*Feed, err error) {
+// that mean them and select namespaces by label were given objects.
+func (c *Committer) restingFeeds(watches []plan.Watch, means func(w *plan.Watch, partition string) bool) (resting []*Feed, err error) {
 	if !slices.ContainsFunc(watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() }) {
 		return nil, nil
 	}
@@ -141,7 +142,7 @@ func (c *Committer) restingFeeds(watches []plan.Watch) (resting []*Feed, err err
 		if running[p] {
 			continue
 		}
-		s, err := c.FormerFeed(p, watches, nil)
+		s, err := c.FormerFeed(p, watches, func(w *plan.Watch) bool { return means(w, p) }, false)
 		if err != nil {
 			return nil, err
 		}
@@ -298,7 +299,11 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
-	if move := &r.Moves[0]; move.first() {
+	move := &r.Moves[0]
+	if err := g.oweUnfollowed(j.namespace, move, feeds); err != nil {
+		return false, err
+	}
+	if move.first() {
 		all := g.judgesAll(j.namespace, r)
 		if all {
 			g.dropCarried(j.namespace)

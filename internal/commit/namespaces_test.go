@@ -513,7 +513,7 @@ func TestRelabelWhileNotServed(t *testing.T) {
 			}
 			r.Expect("added a u1 2")
 			r.running = nil
-			resting, err := r.c.restingFeeds(r.watches)
+			resting, err := r.c.restingFeeds(r.watches, func(*plan.Watch, string) bool { return true })
 			if err != nil {
 				t.Fatal(err)
 			}

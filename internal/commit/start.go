@@ -170,6 +170,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, quiet, parted, partial := "", "", false, false
+	var open *dynamicfactory.Gap // of a list that is not taken in, the one that begins first
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
 		if namespace != "" {
@@ -186,6 +187,12 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			at = part.ListVersion() // of its first list
 		}
 		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		if part.Gap != nil && part.Listing != nil {
+			partial = true
+			if open == nil || ledger.Newer(open.From, part.Gap.From) {
+				open = part.Gap
+			}
+		}
 		newest = ledger.Later(newest, part.RecordedUpTo())
 		if whole.ResourceVersion == "" || ledger.Newer(whole.ResourceVersion, at) {
 			whole.ResourceVersion, whole.Time = at, part.Time
@@ -217,6 +224,9 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	case partial:
 		whole.Gap = &dynamicfactory.Gap{ // of the namespaces that had not come as far
 			Cause: dynamicfactory.CauseExpired, From: whole.ResourceVersion, To: newest, FromTime: whole.Time, ToTime: c.cfg.Now(),
+		}
+		if open != nil && !ledger.Newer(open.From, whole.ResourceVersion) {
+			whole.Gap.From, whole.Gap.FromTime = open.From, open.FromTime
 		}
 		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest}
 	default:

@@ -144,10 +144,11 @@ type Farewell struct {
 
 // BeginFarewell removes the checkpoints of a part of the ledger, so that a feed that reads
 // it again lists, and has its objects reported as deleted to the watches that mean it, by
-// the rules by which they were given the objects. Of the checkpoints only the epoch stays.
+// the rules by which they were given the objects. The checkpoint that takes their place has no version:
+// what such a feed lists beside the recorded objects was made later, and is an addition.
 // notify gets a value when the farewell is over.
-func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
-	s, err := c.FormerFeed(partition, watches, wants)
+func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
+	s, err := c.FormerFeed(partition, watches, means, true)
 	if err != nil {
 		return nil, err
 	}
@@ -165,9 +166,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 		s.epoch = max(s.epoch, cp.Epoch)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
-	if s.epoch > 0 {
-		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Epoch: s.epoch}))
-	}
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Synced: true, Epoch: s.epoch}))
 	if err := c.store.Commit(b); err != nil {
 		return nil, ledger.StoreError(err, "remove checkpoints of %s", partition)
 	}
@@ -177,9 +176,9 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 
 // FormerFeed is the feed that a part of the ledger had, with the watches that mean it, by
 // the rules by which they were given its objects. Where none are known, a watch that was
-// still being given objects judges by its own rules, and so do those that ungiven, if not
-// nil, selects. It does not run. Only the owner, and the committer, call it.
-func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven func(*plan.Watch) bool) (*Feed, error) {
+// still being given objects judges by its own rules, and so does, with ungiven, any other.
+// It does not run. Only the owner, and the committer, call it.
+func (c *Committer) FormerFeed(partition string, watches []plan.Watch, means func(*plan.Watch) bool, ungiven bool) (*Feed, error) {
 	gr, scope := ledger.SplitPartition(partition)
 	id := Identity{
 		Partition: partition, ID: ledger.FeedID(partition, ""), Scope: scope,
@@ -192,6 +191,9 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 	var hits []WatchRef
 	for i := range watches {
 		w := &watches[i]
+		if !means(w) {
+			continue // it may have been given the objects before it was changed
+		}
 		was, err := formerlyCovered(all, partition, w)
 		if err != nil {
 			return nil, err
@@ -215,7 +217,7 @@ func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven f
 			}
 			hits = append(hits, h)
 		}
-		if !given && (begun || ungiven != nil && ungiven(w)) {
+		if !given && (begun || ungiven) {
 			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that are not known any more
 		}
 	}

@@ -212,6 +212,20 @@ func (c *Committer) dropUnjudged(b *store.Batch, namespace, partition string) {
 	}
 }
 
+// Expire deletes what is noted of changes in namespaces of a part of the ledger whose states expire: those
+// that they were for have been away for too long.
+func (b Barrier) Expire(partition string, in func(namespace string) bool) error {
+	c := b.g.c
+	batch := c.store.NewBatch()
+	defer batch.Discard()
+	for namespace, of := range c.unjudged {
+		if _, noted := of[partition]; noted && in(namespace) {
+			c.dropUnjudged(batch, namespace, partition)
+		}
+	}
+	return ledger.StoreError(c.store.Commit(batch), "expire %s", partition)
+}
+
 // dropUnneeded deletes the notes without a loss that no watch needs, or whose objects are
 // recorded no more: nothing else ends them.
 func (c *Committer) dropUnneeded(b *store.Batch, watches []plan.Watch) error {

@@ -186,7 +186,7 @@ func TestFarewellInANamespaceThatIsNotSeen(t *testing.T) {
 			}
 			r.Expect()
 			r.running = nil
-			former, err := r.c.FormerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
+			former, err := r.c.FormerFeed(s.Partition, r.watches, meant, true)
 			if err != nil {
 				t.Fatal(err)
 			}

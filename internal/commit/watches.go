@@ -223,13 +223,48 @@ func (c *Committer) oweLabels(b *store.Batch, watches []plan.Watch) error {
 			if !slices.ContainsFunc(s.All(), func(r ledger.Selected) bool { return r.Rules.Namespaces.Selector != "" }) {
 				continue
 			}
-			now := s.InForce()
-			s.Namespaces, s.Rules, s.Later = now.Namespaces, now.Rules, nil
+			s = s.Owing()
 			if i := slices.IndexFunc(watches, func(w plan.Watch) bool { return w.Name == name }); i >= 0 {
 				s.Namespaces, s.Rules = watches[i].Namespaces, watches[i].Selection
 			}
-			s.Owed = true
 			s.Put(b, name, id)
+		}
+	}
+	return nil
+}
+
+// oweUnfollowed notes of watches that were given objects of a namespace by its labels, and that none of the
+// feeds gives them to now, that what they were given is not known any more: the labels have changed since.
+func (g *group) oweUnfollowed(namespace string, move *relabel, feeds []*Feed) error {
+	all, err := g.c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	before := func(string) (labels.Set, bool) { return move.Before, !move.first() }
+	for id, given := range all {
+		partition, part := ledger.SplitFeed(id)
+		if part != "" && part != namespace {
+			continue
+		}
+		for name, s := range given {
+			follows := func(f *Feed) bool {
+				_, fed := f.WatchNamed(name)
+				return fed && f.covers(place{partition, namespace})
+			}
+			if s.Owed || slices.ContainsFunc(feeds, follows) {
+				continue
+			}
+			for _, rules := range s.All() {
+				h, err := watchRef(&rules, name)
+				if err != nil {
+					return err
+				}
+				filter := h.Watch.Filter
+				if h.mayCover(namespace) && filter.SelectsNamespace(namespace, before) != filter.SelectsNamespace(namespace, move.after) {
+					s.Owing().Put(g.batch, name, id)
+					break
+				}
+			}
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
-	former, err := r.c.FormerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
+	former, err := r.c.FormerFeed(s.Partition, r.watches, meant, true)
 	if err != nil {
 		t.Fatal(err)
 	}

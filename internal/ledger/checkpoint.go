@@ -169,6 +169,13 @@ func (s Selected) InForce() Selected {
 	return s
 }
 
+// Owing returns the rules in force, by which nothing counts as given.
+func (s Selected) Owing() Selected {
+	now := s.InForce()
+	s.Namespaces, s.Rules, s.Later, s.Owed = now.Namespaces, now.Rules, nil, true
+	return s
+}
+
 // Then returns s with rules that come into force and by which not all is given yet.
 func (s Selected) Then(next Selected) Selected {
 	s.Former, next.Resource = false, s.Resource

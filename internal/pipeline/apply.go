@@ -358,7 +358,10 @@ func (m *Manager) resumeRelabels() error {
 	if m.undiscovered {
 		return nil
 	}
-	return m.committer.ResumeRelabels(m.currentState().Watches)
+	return m.committer.ResumeRelabels(m.currentState().Watches, func(w *plan.Watch, partition string) bool {
+		gr, scope := ledger.SplitPartition(partition)
+		return m.wants(w, gr, scope)
+	})
 }
 
 func (m *Manager) closeInformers() {

@@ -66,7 +66,8 @@ func (m *Manager) noteDefinitions(ctx context.Context, looks map[*informer]look)
 			case err == nil:
 				l.over, err = true, m.noteDefinition(s.Partition, true)
 			case apierrors.IsForbidden(err):
-				return again, nil // nor may it be asked when the resource is gone
+				known[s.Partition] = look{over: true} // nor may it be asked when the resource is gone
+				continue
 			case !apierrors.IsNotFound(err):
 				return ctx.Err() == nil, nil
 			case l.absent.IsZero():

@@ -173,7 +173,8 @@ func TestReloadDuringAFarewell(t *testing.T) {
 }
 
 // TestServedAgainDuringAFarewell has a resource served again while the deletions that came
-// with its definition wait for room, and go once more: each object is deleted twice.
+// with its definition wait for room, and go and come once more: each object is deleted twice, and added
+// twice again.
 func TestServedAgainDuringAFarewell(t *testing.T) {
 	api := apitest.New(t)
 	resolver := serving(widgets)
@@ -216,6 +217,10 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 	api.Unserve(widgetPath)
 	resolver.set()
 	received("sync deleted added deleted")
+	eventually(t, "the farewell is over", func() bool { return len(l.store.Partitions()) == 0 })
+	serve()
+	resolver.set(widgets)
+	received("sync deleted added deleted added")
 }
 
 // TestFillOfAFullStore has a new sink start with a history for whose former states, or copies under the

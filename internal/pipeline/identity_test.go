@@ -829,6 +829,75 @@ func TestDefinitionGone(t *testing.T) {
 	}
 }
 
+// TestResourceOfAnotherCluster has another cluster, which has neither the resource nor its definition,
+// answer at the address of the API server: the recorded objects are kept.
+func TestResourceOfAnotherCluster(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			api := apitest.New(t)
+			api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+			api.Put(widgetPath, "ns", "w", nil)
+			resolver, dir := serving(widgets), t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, resolver)
+			st := l.state(watchOf("w", nil, "widgets.example.com"))
+			l.apply(st)
+			l.checkpointed("widgets.example.com#", "v1")
+			l.defined("widgets.example.com")
+			if restart {
+				l.stop()
+			}
+			asked := make(chan struct{}, 1)
+			api.SetUID("another")
+			api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				definition := strings.Contains(r.URL.Path, "customresourcedefinitions")
+				if definition {
+					select {
+					case asked <- struct{}{}:
+					default:
+					}
+				}
+				if definition || r.URL.Path == widgetPath {
+					apitest.Fail(w, http.StatusNotFound, "NotFound")
+					return true
+				}
+				return false
+			})
+			if restart {
+				resolver = serving()
+				l = runLive(t, dir, store.Options{}, api, resolver)
+				l.apply(st)
+				if err := <-l.ended; err == nil || !strings.Contains(err.Error(), "another cluster") {
+					t.Errorf("the pipeline ends with %v", err)
+				}
+				l.ended <- nil
+				l.stop()
+			} else {
+				resolver.set()
+				<-asked
+				_ = l.m.call(t.Context(), func(context.Context) error { // it has been dealt with
+					if len(l.m.farewells) > 0 {
+						t.Error("the objects are being reported as deleted")
+					}
+					return nil
+				})
+			}
+			api.SetUID("cluster-1")
+			api.Intercept(nil)
+			if restart {
+				l = runLive(t, dir, store.Options{}, api, serving(widgets))
+				l.apply(st)
+			} else {
+				resolver.set(widgets)
+			}
+			api.Put(widgetPath, "ns", "w", phase("later"))
+			eventually(t, "the later change", func() bool { return strings.HasSuffix(l.log().types("w"), "updated") })
+			if got := l.log().types("w"); got != "sync updated" {
+				t.Errorf("the events are %q", got)
+			}
+		})
+	}
+}
+
 // TestDefinitionReplacedByAnAggregatedAPI has an aggregated API take a custom resource over while
 // nothing is watched: as soon as it is watched for a while, a missing definition proves nothing.
 func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
@@ -879,6 +948,35 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.becomes(history{"a": {"added 101"}})
+	}
+}
+
+// TestForbiddenDefinitions forbids to read all definitions but one, whose resource has one.
+func TestForbiddenDefinitions(t *testing.T) {
+	api := apitest.New(t)
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		forbidden := strings.Contains(r.URL.Path, "customresourcedefinitions/gadgets")
+		if forbidden {
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+		}
+		return forbidden
+	})
+	list := []dynamicfactory.Resource{widgets}
+	names := []string{"widgets.example.com"}
+	for i := range 9 { // they are looked at in any order
+		gadgets := widgets
+		gadgets.GVR.Resource = fmt.Sprint("gadgets", i)
+		api.ServeCustom("/apis/example.com/v1/"+gadgets.GVR.Resource, "example.com/v1", "Gadget")
+		list, names = append(list, gadgets), append(names, gadgets.GVR.GroupResource().String())
+	}
+	l := runLive(t, t.TempDir(), store.Options{}, api, serving(list...))
+	l.apply(l.state(watchOf("w", nil, names...)))
+	if _, err := l.m.noteDefinitions(t.Context(), map[*informer]look{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, noted, err := l.store.Meta(definedMeta + "widgets.example.com"); err != nil || !noted {
+		t.Errorf("that the resource has a definition is noted: %t, %v", noted, err)
 	}
 }
 

@@ -2,10 +2,11 @@ package pipeline
 
 import (
 	"errors"
-	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -57,7 +58,11 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	now := noteTime(m.cfg.Now())
-	for _, p := range m.store.Partitions() {
+	parts, err := m.parts()
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
 		namespaces, needed := m.wantedOf(st, p)
 		for ns := range running[p] {
 			needed = true
@@ -80,6 +85,18 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 		}
 	}
 	return ledger.StoreError(m.store.Commit(b), "note unwatched resources")
+}
+
+// parts are the parts of the ledger, with those that have a checkpoint alone, as no object was recorded.
+func (m *Manager) parts() ([]string, error) {
+	parts := m.store.Partitions()
+	err := m.ledger.Checkpoints(func(feed string, _ ledger.Checkpoint) error {
+		p, _ := ledger.SplitFeed(feed)
+		parts = append(parts, p)
+		return nil
+	})
+	slices.Sort(parts)
+	return slices.Compact(parts), err
 }
 
 // markNamespaces is markUnwatched for the namespaces of a part that is watched in
@@ -132,13 +149,17 @@ func (m *Manager) runningIn() map[string]map[string]bool {
 func (m *Manager) expireUnwatched(st *plan.State) error {
 	kept := max(st.Store.RetentionMaxAge, leastKept)
 	running := m.runningIn()
-	for _, p := range m.store.Partitions() {
+	parts, err := m.parts()
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
 		since, late, err := m.expired(unwatchedMeta+p, kept)
 		switch {
 		case err != nil:
 			return err
 		case late && running[p] == nil:
-			if err := m.dropPartition(p); err != nil {
+			if err := m.dropPartition(p, false); err != nil {
 				return err
 			}
 			m.metrics.forgottenTotal.Inc()
@@ -189,6 +210,10 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		if err != nil {
 			return err
 		}
+		in := func(namespace string) bool { return namespace == ns || ns == "" && gone(namespace) }
+		if err := m.expireNotes(partition, in); err != nil {
+			return err
+		}
 		b := m.store.NewBatch()
 		b.DeleteMeta(unwatchedInMeta + id)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
@@ -234,10 +259,17 @@ func (m *Manager) deleteStates(partition, prefix string, gone func(namespace str
 	return n, err
 }
 
+// expireNotes removes what the committer notes of namespaces of a part of the ledger.
+func (m *Manager) expireNotes(partition string, in func(namespace string) bool) error {
+	var err error
+	ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.Expire(partition, in) })
+	return errors.Join(ended, err)
+}
+
 // dropPartition removes a part of the ledger and all that is noted of it. The
 // checkpoints go first: one without the states that belong to it would have a watch
-// resume and miss everything before.
-func (m *Manager) dropPartition(partition string) error {
+// resume and miss everything before. That of a farewell has no version, and stays if farewell is set.
+func (m *Manager) dropPartition(partition string, farewell bool) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	all := ledger.FeedID(partition, "")
@@ -249,8 +281,10 @@ func (m *Manager) dropPartition(partition string) error {
 		if err != nil {
 			return err
 		}
-		for id := range maps.Keys(ids) {
-			b.DeleteMeta(prefix + id)
+		for id := range ids {
+			if key := prefix + id; !farewell || key != ledger.CheckpointMeta(all) {
+				b.DeleteMeta(key)
+			}
 		}
 	}
 	given, err := m.ledger.Selections()
@@ -264,6 +298,9 @@ func (m *Manager) dropPartition(partition string) error {
 	}
 	if err := m.store.Commit(b); err != nil {
 		return ledger.StoreError(err, "expire %s", partition)
+	}
+	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
+		return err
 	}
 	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -16,9 +17,19 @@ import (
 
 // TestUnwatchedIsForgotten removes watches: what is recorded of their resources is
 // kept for as long as delivered events are, and is there for a watch that comes back
-// by then.
+// by then, with what is to be reported to it.
 func TestUnwatchedIsForgotten(t *testing.T) {
-	r := newRig(t, t.TempDir(), committest.PodWatch())
+	const unjudged = "unjudged/ns/pods"
+	dir := t.TempDir()
+	st, err := store.Open(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(ledger.PutMeta(st, unjudged, []byte(`{"From":"1","Lost":true}`)), st.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, dir, committest.PodWatch())
 	now := r.m.cfg.Now()
 	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
@@ -39,8 +50,12 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parts := len(r.Store.Partitions()); resumable != kept || (parts > 0) != kept {
-			t.Errorf("%d partitions, checkpoint %t, want them kept: %t", parts, resumable, kept)
+		_, noted, err := r.Store.Meta(unjudged)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts := len(r.Store.Partitions()); resumable != kept || noted != kept || (parts > 0) != kept {
+			t.Errorf("%d partitions, checkpoint %t, note %t, want them kept: %t", parts, resumable, noted, kept)
 		}
 	}
 	state := func(patterns ...string) {
@@ -77,6 +92,27 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	}
 	r.commit(listedBy(s, r.Object("a", "u1", "1")))
 	r.Expect("added a u1 1", "sync a u1 1") // as at the first start
+}
+
+// TestUnwatchedWithoutObjectsIsForgotten removes a watch of a resource that never had an object: its position
+// expires as recorded states do.
+func TestUnwatchedWithoutObjectsIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true})); err != nil {
+		t.Fatal(err)
+	}
+	r.m.setState(&plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}, Watches: []plan.Watch{{Name: "n", Resources: []string{"nodes"}}}})
+	for _, kept := range []bool{true, true, false} {
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := r.m.ledger.Checkpoint("pods#"); err != nil || ok != kept {
+			t.Errorf("the checkpoint is kept: %t, want %t, %v", ok, kept, err)
+		}
+		now = now.Add(23 * time.Hour)
+	}
 }
 
 // Another form of a resource that is watched is nobody's, whatever the patterns say.

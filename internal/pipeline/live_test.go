@@ -30,7 +30,8 @@ type live struct {
 	m       *Manager
 	store   *store.Store
 	metrics *prometheus.Registry
-	stop    func() // as SIGTERM does
+	ended   chan error // of Run; a test that expects an error takes it, and puts nil back
+	stop    func()     // as SIGTERM does
 }
 
 func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver) *live {
@@ -61,17 +62,15 @@ func runLogged(t *testing.T, dir string, opts store.Options, api *apitest.Server
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running, storing sync.WaitGroup
+	var storing sync.WaitGroup
 	storing.Go(func() { _ = st.Run(storeCtx) })
-	running.Go(func() {
-		if err := m.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
-	l := &live{T: t, api: api, m: m, store: st, metrics: metrics}
+	l := &live{T: t, api: api, m: m, store: st, metrics: metrics, ended: make(chan error, 1)}
+	go func() { l.ended <- m.Run(ctx) }()
 	l.stop = sync.OnceFunc(func() {
 		cancel()
-		running.Wait()
+		if err := <-l.ended; err != nil {
+			t.Errorf("run: %v", err)
+		}
 		stopStore()
 		storing.Wait()
 		if err := st.Close(); err != nil {

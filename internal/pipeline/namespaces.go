@@ -73,7 +73,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		if j := m.farewells[p]; j != nil {
 			if j.Over() {
 				delete(m.farewells, p)
-				if err := m.dropPartition(p); err != nil {
+				if err := m.dropPartition(p, true); err != nil {
 					return false, err
 				}
 			}

@@ -226,7 +226,7 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 			continue
 		}
 		gr, scope := ledger.SplitPartition(p)
-		s, err := m.committer.FormerFeed(p, next.Watches, func(w *plan.Watch) bool { return m.wantsAs(d.resolved, w, gr, scope) })
+		s, err := m.committer.FormerFeed(p, next.Watches, func(w *plan.Watch) bool { return m.wantsAs(d.resolved, w, gr, scope) }, true)
 		if err != nil {
 			return err
 		}

@@ -76,3 +76,64 @@ func TestRelabelledNamespaceWithoutItsSource(t *testing.T) {
 		})
 	}
 }
+
+// TestRelabelledNamespaceBesideAWatch gives a namespace another label while a watch that selects by it does
+// not mean a resource, or the part of one that its API server selects, which it meant before: it is told
+// nothing of that. When the watch means it again, it is given what it covers by then.
+func TestRelabelledNamespaceBesideAWatch(t *testing.T) {
+	label := func(env string) map[string]any {
+		return map[string]any{"metadata": map[string]any{"name": "ns", "uid": "uid-ns", "labels": map[string]any{"env": env}}}
+	}
+	of := func(fingerprint string, edit func(*plan.Watch)) plan.Watch {
+		return committest.PodWatch(committest.ProdPods, func(w *plan.Watch) { w.Fingerprint = fingerprint }, edit)
+	}
+	widgetsToo := of("both", func(w *plan.Watch) { w.Resources = append(w.Resources, "widgets.example.com") })
+	selected := of("selected", func(w *plan.Watch) { w.ServerLabels = "tier=web" })
+	for name, tc := range map[string]struct {
+		first, then string // labels
+		before      plan.Watch
+		feeds       []string // of that
+		object      string
+		beside      string // the events of the object, before the watch means it again
+		again       string // and after that
+	}{
+		"a resource enters":          {"dev", "prod", widgetsToo, []string{"pods#", "widgets.example.com#"}, "widget", "", "sync"},
+		"a resource leaves":          {"prod", "dev", widgetsToo, []string{"pods#", "widgets.example.com#"}, "widget", "sync", "sync"},
+		"a selected part of another": {"prod", "dev", selected, []string{"pods|l=tier=web;f=#"}, "pod-00000", "sync sync updated", "sync sync updated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, _ := podServer(t, 1)
+			api.Serve(widgetPath, "example.com/v1", "Widget")
+			api.Put(widgetPath, "ns", "widget", nil)
+			api.Put(namespacePath, "", "ns", label(tc.first))
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, widgets}).withX()
+			l.apply(l.routed(tc.before))
+			for _, id := range tc.feeds {
+				l.checkpointed(id, "v1")
+			}
+			l.apply(l.routed(of("pods", func(*plan.Watch) {})))
+			l.checkpointed("pods#", "v1")
+			given := len(l.queued()["pod-00000"])
+			api.Put(namespacePath, "", "ns", label(tc.then))
+			eventually(t, "the pod enters or leaves", func() bool { return len(l.queued()["pod-00000"]) > given })
+			eventually(t, "the relabelling is over", func() bool {
+				over := true
+				err := l.store.ScanMeta("relabel/", func(string, []byte) error { over = false; return nil })
+				return over && err == nil
+			})
+			if got := l.queued().types(tc.object); got != tc.beside {
+				t.Errorf("beside the watch, the events of %s are %q, want %q", tc.object, got, tc.beside)
+			}
+			l.apply(l.routed(tc.before))
+			eventually(t, "the snapshot is over", func() bool {
+				over := true
+				err := l.store.ScanMeta("snapshot/", func(string, []byte) error { over = false; return nil })
+				return over && err == nil
+			})
+			l.m.committer.Flush()
+			if got := l.queued().types(tc.object); got != tc.again {
+				t.Errorf("the events of %s are %q, want %q", tc.object, got, tc.again)
+			}
+		})
+	}
+}

@@ -3,8 +3,8 @@
 //
 // A history is a seed. It drives a fake API server, the real factory, pipeline, store and
 // delivery, and sinks that fail, through about a hundred random steps: writes, lost
-// connections, compactions, refused requests, outages, reloads, relabelled and deleted
-// namespaces, a full disk, starts without discovery, stops, and kills amid any of these. A
+// connections, compactions, refused requests, outages, another cluster at the address, reloads, relabelled and deleted
+// namespaces, a full disk, starts without discovery, stops, and kills amid any of these and amid starts. A
 // kill keeps of the disk what a power cut keeps. At the end every fault is over, and what every sink was given is compared
 // with what the writer wrote, object path by object path: each event is possible,
 // none is missing, the order is that of the writes, a change has one id, and what was added when

@@ -171,8 +171,27 @@ type life struct {
 	kept      chan error
 }
 
-// begin starts a process on the disk.
+// begin starts a process on the disk. At times it is cut off before it follows the configuration, and
+// starts again.
 func (w *world) begin() error {
+	w.replace(false) // else it ends
+	for !slices.Contains(w.without, "kill at start") && w.starts.IntN(4) == 0 {
+		n, seed := 1+w.starts.IntN(20), w.starts.Uint64()
+		if err := w.start(n, seed); err != nil {
+			return err
+		}
+		w.disk.atSync(0, nil)
+		if !w.isKilled() {
+			return nil
+		}
+		w.say("killed at start")
+		w.life.kill(w.starts)
+	}
+	return w.start(0, 0)
+}
+
+// start is begin once. It has the process cut off by the n-th sync of the disk; 0: by none.
+func (w *world) start(n int, seed uint64) error {
 	l := &life{world: w, ended: make(chan error, 1), kept: make(chan error, 1)}
 	log := slog.New(slog.DiscardHandler)
 	if w.verbose {
@@ -189,12 +208,15 @@ func (w *world) begin() error {
 	if err != nil {
 		return errors.Join(err, l.store.Close())
 	}
+	w.life = l
+	if n > 0 {
+		l.killAt(n, seed)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	storeCtx, stopStore := context.WithCancel(context.Background())
 	l.stop, l.stopStore = stop, stopStore
 	go func() { l.kept <- l.store.Run(storeCtx) }()
 	go func() { l.ended <- l.manager.Run(ctx) }()
-	w.life = l
 	return w.apply()
 }
 

@@ -19,12 +19,14 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // world is one history.
 type world struct {
 	t       *testing.T
 	r       *rand.Rand
+	starts  *rand.Rand // of what befalls starts
 	verbose bool
 	without []string // steps that are left out
 
@@ -41,6 +43,7 @@ type world struct {
 
 	blind atomic.Bool // the namespaces alone are refused
 	apart atomic.Bool // the aggregated API has no APIService
+	other atomic.Bool // another cluster answers at the address
 
 	selects bool // a watch that selects namespaces by label was ready once
 
@@ -50,7 +53,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	w := &world{
-		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
+		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), starts: rand.New(rand.NewPCG(seed, 3)), verbose: verbose,
 		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true, routes: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
@@ -71,6 +74,10 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		}
 		if w.blind.Load() && req.URL.Path == paths["namespaces"] {
 			apitest.Fail(rw, http.StatusInternalServerError, "InternalError")
+			return true
+		}
+		if share < 100 && w.other.Load() && req.URL.Query().Get("fieldSelector") != "metadata.name=kube-system" {
+			answerOther(rw, req)
 			return true
 		}
 		if share == 0 {
@@ -129,13 +136,7 @@ func (w *world) steps() []step {
 		}},
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
 		{"reload", 4, func() error {
-			before := w.config.division()
-			what := w.config.change(r)
-			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load()) {
-				w.config.fresh = true
-			}
-			w.say(what)
-			w.forgive()
+			w.reconfigure(r)
 			if r.IntN(2) == 0 {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
 			}
@@ -244,21 +245,21 @@ func (w *world) steps() []step {
 			for range r.IntN(8) {
 				c.write(r, w.widgets)
 			}
-			return w.begin()
+			return w.restart()
 		}},
 		{"kill and start", 1, func() error {
 			w.life.kill(r)
 			for range r.IntN(8) {
 				c.write(r, w.widgets)
 			}
-			return w.begin()
+			return w.restart()
 		}},
 		{"widgets go", 1, func() error {
 			if w.widgets {
 				w.widgets = false
 				w.gone = true
 				c.removeWidgets()
-				w.resolver.set(func() { w.resolver.now.widgets = false })
+				w.discover()
 			}
 			return nil
 		}},
@@ -266,7 +267,7 @@ func (w *world) steps() []step {
 			if !w.widgets {
 				w.widgets = true
 				c.serveWidgets()
-				w.resolver.set(func() { w.resolver.now.widgets = true })
+				w.discover()
 			}
 			return nil
 		}},
@@ -278,15 +279,74 @@ func (w *world) steps() []step {
 			w.aggregate(true)
 			return nil
 		}},
+		{"another cluster answers", 2, func() error {
+			if w.watching() { // else the process may have had no contact yet, and ends
+				w.replace(true)
+			}
+			return nil
+		}},
+		{"the cluster answers", 4, func() error { w.replace(false); return nil }},
 	}
+}
+
+// reconfigure changes the configuration, which nothing follows yet.
+func (w *world) reconfigure(r *rand.Rand) {
+	before := w.config.division()
+	what := w.config.change(r)
+	if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load()) {
+		w.config.fresh = true
+	}
+	w.say(what)
+	w.forgive()
+}
+
+// restart starts a process again, with another configuration at times.
+func (w *world) restart() error {
+	if !slices.Contains(w.without, "reload") && w.starts.IntN(3) == 0 {
+		w.reconfigure(w.starts)
+	}
+	return w.begin()
 }
 
 // aggregate makes or deletes the APIService of the aggregated API, whose objects stay.
 func (w *world) aggregate(is bool) {
 	if w.apart.Swap(!is) == is {
 		w.cluster.Cut()
-		w.resolver.set(func() { w.resolver.now.routes = is })
+		w.discover()
 	}
+}
+
+// replace has another cluster, which is empty, answer at the address of the API server, or ends that.
+// Watches that are established stay. It takes some seconds, in which nothing answers: sources share a
+// probe of the cluster for that long.
+func (w *world) replace(is bool) {
+	if w.other.Load() != is {
+		share := w.refuse.Swap(100)
+		time.Sleep(6 * time.Second)
+		w.refuse.Store(share)
+		w.other.Store(is)
+		w.cluster.SetUID(map[bool]string{false: "cluster-1", true: "cluster-2"}[is])
+		w.discover()
+	}
+}
+
+// answerOther answers a request as the other cluster does.
+func answerOther(rw http.ResponseWriter, req *http.Request) {
+	switch q := req.URL.Query(); {
+	case strings.Contains(req.URL.Path, "customresourcedefinitions"):
+		apitest.Fail(rw, http.StatusNotFound, "NotFound")
+	case q.Get("watch") != "" || q.Get("resourceVersionMatch") != "" || q.Get("continue") != "":
+		apitest.Fail(rw, http.StatusGone, "Expired")
+	default:
+		rw.Header().Set("Content-Type", "application/json")
+		_, _ = rw.Write([]byte(`{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"1000000"},"items":[]}`))
+	}
+}
+
+// discover has discovery find what is served now.
+func (w *world) discover() {
+	other := w.other.Load()
+	w.resolver.set(func() { w.resolver.now.widgets, w.resolver.now.routes = w.widgets && !other, !w.apart.Load() && !other })
 }
 
 // stop ends the process in its own time.
@@ -323,6 +383,13 @@ func (w *world) ready() bool {
 	}
 	// A process that is cut off comes as far as ready, too, without it being durable.
 	return status.Worst(s.Checks(time.Now())) != status.Failed && !w.isKilled()
+}
+
+// watching reports whether the process has a watch.
+func (w *world) watching() bool {
+	return slices.ContainsFunc(w.life.manager.Reader().Status().Watches, func(watch status.Watch) bool {
+		return slices.ContainsFunc(watch.Sources, func(s status.Source) bool { return s.State == dynamicfactory.StateWatching })
+	})
 }
 
 // forgive has additions that are not delivered yet come as they may: other watches may be given
@@ -406,6 +473,7 @@ func (w *world) heal() {
 	w.refuse.Store(0)
 	w.blind.Store(false)
 	w.aggregate(true)
+	w.replace(false)
 	w.disk.atSync(0, nil)
 	w.disk.full.Store(false)
 	if w.isKilled() {
@@ -424,7 +492,7 @@ func (w *world) heal() {
 	if !w.widgets {
 		w.widgets = true
 		w.cluster.serveWidgets()
-		w.resolver.set(func() { w.resolver.now.widgets = true })
+		w.discover()
 	}
 	if ns := w.cluster.passing(); w.cluster.labels[ns] == "" { // nothing is in a namespace for good that is not there
 		w.cluster.relabel(ns, "x")

@@ -384,6 +384,40 @@ func noNamespaces(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
+// TestForeignClusterBehindAWatch has another cluster answer at the address of the API server, while the
+// connections of watches are not broken: neither a list nor the watch that follows one is of that cluster.
+func TestForeignClusterBehindAWatch(t *testing.T) {
+	for name, lead := range map[string]func(s *apitest.Server, sub *dynamicfactory.DurableSubscription){
+		"a list is requested": func(_ *apitest.Server, sub *dynamicfactory.DurableSubscription) { sub.Relist("test") },
+		"the history has expired": func(s *apitest.Server, _ *dynamicfactory.DurableSubscription) {
+			s.Send(configMapPath, `{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}}`)
+		},
+		"the watch ends in its time": func(s *apitest.Server, _ *dynamicfactory.DurableSubscription) {
+			for range 11 {
+				time.Sleep(time.Minute)
+				s.Bookmark()
+			}
+			s.Mute(false)
+			put(s, "b")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
+				time.Sleep(time.Minute)
+				s.Mute(true) // the established watch is of the former cluster
+				s.SetUID("cluster-2")
+				s.Delete(configMapPath, "ns", "a")
+				lead(s, sub)
+				time.Sleep(time.Minute)
+				j.expect(t, "initial a")
+				is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+			})
+		})
+	}
+}
+
 func TestWarmStartFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")

@@ -273,8 +273,9 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if err := s.awaitList(ctx); err != nil {
 		return nil, err
 	}
-	if first && s.cfg.Prober.Guarded() || !suspect.IsZero() {
-		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch.
+	if s.cfg.Prober.Guarded() || !suspect.IsZero() {
+		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch. A list may
+		// be on another connection than the watch that it follows.
 		if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); err != nil {
 			return nil, err
 		}

@@ -29,7 +29,8 @@ const (
 	// restored CRD, or a new grant, takes effect soon.
 	backoffAbsent = 10 * time.Second
 
-	// probeFresh bounds the age of a probe that a starting source uses.
+	// probeFresh bounds the age of a probe that a list, or a watch that follows one that ended in its
+	// time, uses: the sources share it.
 	probeFresh = 5 * time.Second
 
 	// unreadableAttempts bounds the attempts to read the events after one version when one

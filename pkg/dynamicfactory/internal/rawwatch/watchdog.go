@@ -3,6 +3,7 @@ package rawwatch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -210,7 +211,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	suspect := s.suspect
 	s.mu.Unlock()
 	if suspect.IsZero() {
-		return nil
+		return s.sameCluster(ctx)
 	}
 	back, err := s.behind(ctx, suspect, s.progress.Seen())
 	if err != nil {
@@ -225,6 +226,19 @@ func (s *Source) sameServer(ctx context.Context) error {
 		s.suspect = time.Time{}
 	}
 	return nil
+}
+
+// sameCluster checks, before a watch follows another one that ended in its time, that the server has
+// not become that of a foreign cluster: the new request may be on another connection. A server that
+// does not answer is for the request to find.
+func (s *Source) sameCluster(ctx context.Context) error {
+	if !s.cfg.Prober.Guarded() {
+		return nil
+	}
+	if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); errors.Is(err, apiclient.ErrForeign) {
+		return err
+	}
+	return ctx.Err()
 }
 
 // behind reports whether the server's version, at a time after notBefore, was older than
