@@ -19,8 +19,6 @@ import (
 // by then.
 func TestUnwatchedIsForgotten(t *testing.T) {
 	r := newRig(t, t.TempDir(), committest.PodWatch())
-	now := r.m.cfg.Now()
-	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
 	r.commit(addedTo(s, r.Object("a", "u1", "1")))
 	b := r.Store.NewBatch()
@@ -31,7 +29,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	// after looks for what is to be forgotten, some time later.
 	after := func(d time.Duration, kept bool) {
 		t.Helper()
-		now = now.Add(d)
+		ageNotes(t, r.Store, "unwatched", d)
 		if err := r.m.forgetUnwatched(); err != nil {
 			t.Fatal(err)
 		}
@@ -82,8 +80,6 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 // Another form of a resource that is watched is nobody's, whatever the patterns say.
 func TestFormerFormIsForgotten(t *testing.T) {
 	r := newRig(t, t.TempDir(), committest.PodWatch())
-	now := r.m.cfg.Now()
-	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
 	r.run(s)
 	former := r.source(pods)
@@ -96,13 +92,34 @@ func TestFormerFormIsForgotten(t *testing.T) {
 		if err := r.m.forgetUnwatched(); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(2 * time.Hour)
+		ageNotes(t, r.Store, "unwatched", 2*time.Hour)
 	}
 	if err := r.m.forgetUnwatched(); err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(r.Store.Partitions()); got != "["+s.Partition+"]" {
 		t.Errorf("partitions %s are left", got)
+	}
+}
+
+// TestUnwatchedBesideAClockThatIsAhead has the clock jump ahead by far more than what is recorded is kept without a watch.
+func TestUnwatchedBesideAClockThatIsAhead(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := idleRig(t, t.TempDir(), store.Options{Now: func() time.Time { return now }}, allServed)
+	b := r.Store.NewBatch()
+	b.PutState("pods", "ns/a", []byte("state"))
+	if err := r.Store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.m.setState(&plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}})
+	for _, ahead := range []time.Duration{0, 1000 * time.Hour} {
+		now = now.Add(ahead)
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.Store.Partitions(); len(got) != 1 {
+		t.Errorf("partitions %q are left", got)
 	}
 }
 

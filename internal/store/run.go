@@ -63,7 +63,7 @@ func (s *Store) Run(ctx context.Context) error {
 			retained = time.Now()
 			// What is copied takes room until the original is compacted away.
 			if reclaiming.Load() == 0 || !s.gate.cramped() {
-				more, err := s.relieve(s.age(), s.limits(), excess)
+				more, err := s.relieve(s.Age(), s.limits(), excess)
 				if err != nil {
 					return ended(ctx, err)
 				}
@@ -74,7 +74,7 @@ func (s *Store) Run(ctx context.Context) error {
 			if err := s.joinHeadlines(); err != nil {
 				return ended(ctx, err)
 			}
-			gone, err := s.retain(s.age(), s.limits(), excess)
+			gone, err := s.retain(s.Age(), s.limits(), excess)
 			if err != nil {
 				return ended(ctx, err)
 			}
