@@ -488,6 +488,16 @@ func TestInterruptedRepair(t *testing.T) {
 		if test.overwritten && q.Stats().DeadLetters != 1 {
 			t.Errorf("stats %+v", q.Stats())
 		}
+		letters, err := q.DeadLetters(0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range letters {
+			var missing, from, to uint64
+			if n, _ := fmt.Sscanf(l.Reason, ReasonUnreadable+": %d of the queue entries %d to %d are lost", &missing, &from, &to); n == 3 && (missing == 0 || missing > to-from+1 || from > to) {
+				t.Errorf("%+v: reason %q", test, l.Reason)
+			}
+		}
 		delivered, lostLetters := drainDamagedOf(t, s, n)
 		if delivered += early; delivered < n-1000 || delivered == n || lostLetters != 1 {
 			t.Errorf("%d delivered, %d letters", delivered, lostLetters)
