@@ -228,7 +228,8 @@ const (
 )
 
 // LoadDictionaries returns the dictionaries of earlier lives. A new one is
-// durable before anything is compressed with it.
+// durable before anything is compressed with it. If some are damaged, the others are there, and the
+// error is store.ErrUnreadable: states and records that need one of those are damaged, too.
 func LoadDictionaries(st *store.Store) (*compact.Dictionaries, error) {
 	dicts := compact.NewDictionaries(func(id uint32, content []byte) error {
 		return PutMeta(st, DictionaryKey(id), content)
@@ -241,9 +242,9 @@ func LoadDictionaries(st *store.Store) (*compact.Dictionaries, error) {
 		return dicts.Load(uint32(id), bytes.Clone(content)) // content is the store's
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load dictionaries: %w", err)
+		err = fmt.Errorf("load dictionaries: %w", err)
 	}
-	return dicts, nil
+	return dicts, err
 }
 
 // DictionaryKey is the key of a dictionary.

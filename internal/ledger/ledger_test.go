@@ -1,8 +1,12 @@
 package ledger
 
 import (
+	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -326,6 +330,77 @@ func TestDictionaries(t *testing.T) {
 			t.Errorf("%s: %v", tc.key, err)
 		}
 	}
+}
+
+// TestDamagedDictionaries flips a bit of one of several dictionaries on disk. The others are loaded, and the
+// damaged one is kept again once it is made again.
+func TestDamagedDictionaries(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	life := func(f func(st *store.Store)) {
+		st, err := store.Open(dir, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(st)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var contents [][]byte
+	for range 3 {
+		contents = append(contents, bytes.Repeat([]byte(rand.Text()), 1000))
+	}
+	add := func(dicts *compact.Dictionaries, content []byte) uint32 {
+		id, err := dicts.Add(bytes.Clone(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	life(func(st *store.Store) {
+		dicts, err := LoadDictionaries(st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, content := range contents {
+			add(dicts, content)
+		}
+	})
+	life(func(*store.Store) {}) // the log becomes tables
+	tables, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit := false
+	for _, name := range tables {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.Index(b, contents[1]); at >= 0 {
+			hit = true
+			b[at+len(contents[1])/2] ^= 1
+			if err := os.WriteFile(name, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !hit {
+		t.Fatal("no table has the dictionary")
+	}
+	life(func(st *store.Store) {
+		dicts, err := LoadDictionaries(st)
+		if !errors.Is(err, store.ErrUnreadable) || dicts == nil {
+			t.Fatalf("%v, %v", dicts, err)
+		}
+		for _, content := range contents {
+			kept, ok, err := st.Meta(DictionaryKey(add(dicts, content)))
+			if err != nil || !ok || !bytes.Equal(kept, content) {
+				t.Errorf("kept %t, %v", ok, err)
+			}
+		}
+	})
 }
 
 func TestScrub(t *testing.T) {

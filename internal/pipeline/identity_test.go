@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -542,15 +543,21 @@ func TestBareNameStays(t *testing.T) {
 // age makes the notes with a prefix older.
 func (l *live) age(prefix string, by time.Duration) {
 	l.Helper()
-	err := l.store.ScanMeta(prefix, func(key string, value []byte) error {
+	ageNotes(l.T, l.store, prefix, by)
+}
+
+// ageNotes sets back the time of the notes whose keys begin with prefix.
+func ageNotes(t *testing.T, st *store.Store, prefix string, by time.Duration) {
+	t.Helper()
+	err := st.ScanMeta(prefix, func(key string, value []byte) error {
 		since, err := time.Parse(time.RFC3339, string(value))
 		if err != nil {
 			return err
 		}
-		return ledger.PutMeta(l.store, key, []byte(since.Add(-by).Format(time.RFC3339)))
+		return ledger.PutMeta(st, key, noteTime(since.Add(-by)))
 	})
 	if err != nil {
-		l.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
@@ -723,6 +730,7 @@ func TestDefinitionGone(t *testing.T) {
 		page    bool  // the answer is a page of a proxy
 		resolve error // the resolver's about the resource; nil: not served
 		aged    time.Duration
+		ahead   time.Duration // the clock
 		deleted bool
 	}{
 		{name: "a wildcard", pattern: "*", deleted: true},
@@ -734,6 +742,7 @@ func TestDefinitionGone(t *testing.T) {
 		{name: "a proxy does not find it", pattern: "*", server: http.StatusNotFound, page: true},
 		{name: "forbidden", pattern: "*", server: http.StatusForbidden},
 		{name: "forbidden for long", pattern: "*", server: http.StatusForbidden, aged: 2 * time.Hour, deleted: true},
+		{name: "forbidden, and the clock is ahead", pattern: "*", server: http.StatusForbidden, ahead: 2 * time.Hour},
 		{name: "an aggregated API", pattern: "*", api: true},
 		{name: "an aggregated API for long", pattern: "*", api: true, aged: 2 * time.Hour, deleted: true},
 		{name: "discovery fails", pattern: "*", resolve: fmt.Errorf("%w; %w", dynamicfactory.ErrNotServed, dynamicfactory.ErrUncertain)},
@@ -751,7 +760,9 @@ func TestDefinitionGone(t *testing.T) {
 				}
 				resolver := serving(widgets)
 				dir := t.TempDir()
-				l := runLive(t, dir, store.Options{}, api, resolver)
+				var ahead atomic.Int64
+				opts := store.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}
+				l := runLive(t, dir, opts, api, resolver)
 				st := l.state(watchOf("w", nil, tc.pattern))
 				l.apply(st)
 				eventually(t, "sync", func() bool { return len(l.log()) == 600 })
@@ -788,7 +799,7 @@ func TestDefinitionGone(t *testing.T) {
 					api.Unserve(widgetPath)
 					resolver = serving()
 					resolver.err = tc.resolve
-					l = runLive(t, dir, store.Options{}, api, resolver)
+					l = runLive(t, dir, opts, api, resolver)
 					l.apply(st)
 				} else {
 					api.Unserve(widgetPath)
@@ -803,10 +814,18 @@ func TestDefinitionGone(t *testing.T) {
 				if begun > 0 && (!tc.deleted || tc.aged > 0) {
 					t.Error("the objects are being reported as deleted")
 				}
-				if tc.aged > 0 {
+				if tc.aged+tc.ahead > 0 {
 					l.age("unserved/", tc.aged)
-					if err := l.m.call(t.Context(), func(ctx context.Context) error { _, err := l.m.reportGone(ctx); return err }); err != nil {
+					ahead.Store(int64(tc.ahead))
+					if err := l.m.call(t.Context(), func(ctx context.Context) error {
+						_, err := l.m.reportGone(ctx)
+						begun = len(l.m.farewells)
+						return err
+					}); err != nil {
 						t.Fatal(err)
+					}
+					if begun > 0 != tc.deleted {
+						t.Errorf("%d resources are being reported as deleted", begun)
 					}
 				}
 				parts := 1

@@ -305,10 +305,10 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
 }
 
-// expired reports whether a note is older than kept.
+// expired reports whether a note is older than kept, by the clock of what expires.
 func (m *Manager) expired(key string, kept time.Duration) (since time.Time, late bool, err error) {
 	since, marked, err := m.unwatchedSince(key)
-	return since, marked && m.cfg.Now().Sub(since) > kept, err
+	return since, marked && m.store.Age().Sub(since) > kept, err
 }
 
 // unwatchedSince reads a note. The time begins again with one that is damaged.

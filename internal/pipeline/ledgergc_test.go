@@ -21,7 +21,7 @@ import (
 func TestUnwatchedIsForgotten(t *testing.T) {
 	const unjudged = "unjudged/ns/pods"
 	dir := t.TempDir()
-	st, err := store.Open(dir, store.Options{})
+	st, err := store.Open(dir, store.Options{Now: rigTime})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +30,6 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, dir, committest.PodWatch())
-	now := r.m.cfg.Now()
-	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
 	r.commit(addedTo(s, r.Object("a", "u1", "1")))
 	b := r.Store.NewBatch()
@@ -42,7 +40,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	// after looks for what is to be forgotten, some time later.
 	after := func(d time.Duration, kept bool) {
 		t.Helper()
-		now = now.Add(d)
+		ageNotes(t, r.Store, "unwatched", d)
 		if err := r.m.forgetUnwatched(); err != nil {
 			t.Fatal(err)
 		}
@@ -98,8 +96,6 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 // expires as recorded states do.
 func TestUnwatchedWithoutObjectsIsForgotten(t *testing.T) {
 	r := newRig(t, t.TempDir(), committest.PodWatch())
-	now := r.m.cfg.Now()
-	r.m.cfg.Now = func() time.Time { return now }
 	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true})); err != nil {
 		t.Fatal(err)
 	}
@@ -111,15 +107,13 @@ func TestUnwatchedWithoutObjectsIsForgotten(t *testing.T) {
 		if _, ok, err := r.m.ledger.Checkpoint("pods#"); err != nil || ok != kept {
 			t.Errorf("the checkpoint is kept: %t, want %t, %v", ok, kept, err)
 		}
-		now = now.Add(23 * time.Hour)
+		ageNotes(t, r.Store, "unwatched", 23*time.Hour)
 	}
 }
 
 // Another form of a resource that is watched is nobody's, whatever the patterns say.
 func TestFormerFormIsForgotten(t *testing.T) {
 	r := newRig(t, t.TempDir(), committest.PodWatch())
-	now := r.m.cfg.Now()
-	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
 	r.run(s)
 	former := r.source(pods)
@@ -132,13 +126,34 @@ func TestFormerFormIsForgotten(t *testing.T) {
 		if err := r.m.forgetUnwatched(); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(2 * time.Hour)
+		ageNotes(t, r.Store, "unwatched", 2*time.Hour)
 	}
 	if err := r.m.forgetUnwatched(); err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(r.Store.Partitions()); got != "["+s.Partition+"]" {
 		t.Errorf("partitions %s are left", got)
+	}
+}
+
+// TestUnwatchedBesideAClockThatIsAhead has the clock jump ahead by far more than what is recorded is kept without a watch.
+func TestUnwatchedBesideAClockThatIsAhead(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := idleRig(t, t.TempDir(), store.Options{Now: func() time.Time { return now }}, allServed)
+	b := r.Store.NewBatch()
+	b.PutState("pods", "ns/a", []byte("state"))
+	if err := r.Store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.m.setState(&plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}})
+	for _, ahead := range []time.Duration{0, 1000 * time.Hour} {
+		now = now.Add(ahead)
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.Store.Partitions(); len(got) != 1 {
+		t.Errorf("partitions %q are left", got)
 	}
 }
 

@@ -55,7 +55,7 @@ func runLogged(t *testing.T, dir string, opts store.Options, api *apitest.Server
 	m, err := New(Config{
 		Cluster: "test", REST: api.Config(), Store: st, Resolver: resolver,
 		Logger: slog.New(log), Registerer: metrics, Drain: time.Second,
-		RedactionKey: key,
+		RedactionKey: key, Now: opts.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

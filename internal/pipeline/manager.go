@@ -162,8 +162,10 @@ func New(cfg Config) (*Manager, error) {
 		caches:    map[cacheKey]*metadataCache{},
 	}
 	var err error
-	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); err != nil {
+	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); ledger.IgnoreUnreadable(err) != nil {
 		return nil, err
+	} else if err != nil {
+		m.log.Error("dictionaries are damaged, and so is what needs them", "error", err)
 	}
 	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store, cfg.RedactionKey); err != nil {
 		return nil, err

@@ -166,7 +166,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		}
 		return false, nil
 	}
-	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
+	return m.store.Age().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
 }
 
 // endUnserved ends the note that a resource is not served: it is, or nothing watches it and its states expire.

@@ -81,21 +81,23 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	return r
 }
 
+// rigTime is the clock of a rig that has no other.
+func rigTime() time.Time { return time.Unix(1_800_000_000, 0) }
+
 func idleRig(t *testing.T, dir string, opts store.Options, resolver Resolver, watches ...plan.Watch) *rig {
 	t.Helper()
+	if opts.Now == nil {
+		opts.Now = rigTime
+	}
 	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
-	}
-	now := opts.Now
-	if now == nil {
-		now = func() time.Time { return time.Unix(1_800_000_000, 0) }
 	}
 	m, err := New(Config{
 		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: st,
 		Resolver: resolver,
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Now: now,
+		Now: opts.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

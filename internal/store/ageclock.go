@@ -12,7 +12,7 @@ const (
 	agePatience = time.Hour
 )
 
-// ageClock is the time by which records and dead letters expire. What expires is gone for good, so a clock that
+// ageClock is the time by which things expire. What expires is gone for good, so a clock that
 // jumps ahead counts after agePatience; a clock that is set back counts at once.
 type ageClock struct {
 	mu       sync.Mutex
@@ -65,5 +65,6 @@ func (a *ageClock) now(wall time.Time) time.Time {
 	return wall
 }
 
-// age is the time by which records and dead letters expire.
-func (s *Store) age() time.Time { return s.ages.now(s.opts.Now()) }
+// Age is the time by which records, dead letters and all else expires: that of the clock, except for
+// the first hour after it jumped ahead, also before Open.
+func (s *Store) Age() time.Time { return s.ages.now(s.opts.Now()) }

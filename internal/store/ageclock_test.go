@@ -94,7 +94,7 @@ func TestClockFarAhead(t *testing.T) {
 func TestAgesOfTheWallClock(t *testing.T) {
 	s := openTest(t, "store", Options{FS: vfs.NewMem()})
 	for range 2 {
-		if got := s.age(); strings.Contains(got.String(), "m=") {
+		if got := s.Age(); strings.Contains(got.String(), "m=") {
 			t.Errorf("%v has a monotonic reading", got)
 		}
 	}

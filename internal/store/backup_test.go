@@ -203,6 +203,48 @@ func TestCompactionsWaitForABackup(t *testing.T) {
 	})
 }
 
+// TestCompactionsKnowTheBudgetOfNow compacts a store while a backup is made, after a reload has changed its budget.
+func TestCompactionsKnowTheBudgetOfNow(t *testing.T) {
+	const small, large = 16 << 20, 1 << 30
+	for _, tc := range []struct {
+		name          string
+		before, after int64
+		waits         bool
+	}{
+		{"larger", small, large, false},
+		{"none any more", small, 0, false},
+		{"smaller", large, small, true},
+		{"none before", 0, small, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				removal := &slowRemoval{FS: vfs.NewMem(), resume: make(chan struct{})}
+				close(removal.resume)
+				fs := &slowBackup{FS: removal, begun: make(chan struct{}, 1), resume: make(chan struct{})}
+				s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: tc.before})
+				minutes(t, s, 0, 10, 1<<20)
+				if err := flush(s); err != nil {
+					t.Fatal(err)
+				}
+				s.SetLimits(Limits{MaxBytes: tc.after})
+				backup, compaction := make(chan error, 1), make(chan error, 1)
+				go func() { backup <- s.Backup(t.Context(), "/backup") }()
+				<-fs.begun
+				synctest.Wait()
+				go func() { compaction <- engine.CompactAll(t.Context(), s.db) }()
+				time.Sleep(time.Minute)
+				if waits := len(compaction) == 0; waits != tc.waits {
+					t.Errorf("the compaction waits for the backup: %t", waits)
+				}
+				close(fs.resume)
+				if err := errors.Join(<-backup, <-compaction); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
 // TestBackupFails has every operation on the files of a backup fail, one after another. The
 // store is not harmed, and nothing of the backup is left.
 func TestBackupFails(t *testing.T) {

@@ -342,6 +342,53 @@ func TestVitalFilesFlipped(t *testing.T) {
 	t.Logf("%d refused, %d opened in full", refused, opened)
 }
 
+// TestDamagedListOfTables flips a bit at each place of the MANIFEST that the last opening began: the tables
+// that it made of the write-ahead log are in the last record, and the log is gone.
+func TestDamagedListOfTables(t *testing.T) {
+	pristine := storeFiles(t, false)
+	if err := openTest(t, "store", Options{firstSequence: 1, FS: pristine}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	names := dataFiles(t, pristine, "MANIFEST-")
+	name := names[len(names)-1]
+	size := len(content(t, pristine, name))
+	for offset := range size {
+		fs := copyFS(t, pristine)
+		b := content(t, fs, name)
+		b[offset] ^= 1 << (offset % 8)
+		overwrite(t, fs, name, b)
+		s, err := Open("store", Options{firstSequence: 1, FS: fs})
+		if err != nil {
+			if !errors.Is(err, ErrDamaged) {
+				t.Fatalf("byte %d: %v", offset, err)
+			}
+			continue
+		}
+		if delivered, lost := drainDamaged(t, s); delivered != damageRecords || lost != 0 {
+			t.Errorf("byte %d of %d: %d delivered, %d lost", offset, size, delivered, lost)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDamageOfAnOldLog flips a byte of a write-ahead log whose commits are in tables, which is kept to be written over.
+func TestDamageOfAnOldLog(t *testing.T) {
+	fs := storeFiles(t, true)
+	names := dataFiles(t, fs, ".log")
+	if len(names) < 2 {
+		t.Fatalf("no old log: %q", names)
+	}
+	b := content(t, fs, names[0])
+	b[len(b)/4] ^= 0x55
+	overwrite(t, fs, names[0], b)
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
+	if delivered, lost := drainDamaged(t, s); delivered != damageRecords || lost != 0 {
+		t.Errorf("%d delivered, %d lost", delivered, lost)
+	}
+}
+
 // TestDamagedOptions flips bytes of the file in which the storage engine notes its
 // settings, which are the program's: it is no reason to refuse the store.
 func TestDamagedOptions(t *testing.T) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -245,6 +247,50 @@ func TestFullDiskInFlush(t *testing.T) {
 	appendN(t, s, 3, "a")
 	if lines := logged.Like("the disk is full"); len(lines) != 1 {
 		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+}
+
+// TestStopOnAFullDisk ends a reclaim and an erasure while no table can be written: they end at once, and
+// the store closes and has everything.
+func TestStopOnAFullDisk(t *testing.T) {
+	for name, begin := range map[string]func(ctx context.Context, s *Store) error{
+		"reclaim": func(ctx context.Context, s *Store) error { return s.reclaim(ctx, 0, reclaimable{}) },
+		"erase":   func(ctx context.Context, s *Store) error { return s.EraseObsolete(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem, f := vfs.NewMem(), &faulty{}
+				now := func() time.Time { return testEpoch }
+				s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now})
+				appendN(t, s, 10)
+				f.set(func(op errorfs.Op) error {
+					if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+						return syscall.ENOSPC
+					}
+					return nil
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- begin(ctx, s) }()
+				time.Sleep(time.Minute)
+				cancel()
+				time.Sleep(time.Second)
+				if len(ended) == 0 {
+					t.Error("it waits for room")
+					f.fail.Store(nil)
+				}
+				if err := <-ended; !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v", err)
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+				s = openTest(t, "store", Options{FS: mem, firstSequence: 1, Now: now})
+				if got := s.LogStats().Records; got != 10 {
+					t.Errorf("%d records", got)
+				}
+			})
+		})
 	}
 }
 

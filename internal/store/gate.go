@@ -83,6 +83,13 @@ func (g *gate) left() int64 {
 	return g.limits.MaxBytes - g.bytes - g.since().bytes
 }
 
+// pauseBytes is that of the limits as they are now.
+func (g *gate) pauseBytes() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits.pauseBytes()
+}
+
 func (g *gate) wrote(n int64) {
 	g.mu.Lock()
 	g.now.bytes += n

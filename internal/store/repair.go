@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -41,6 +42,9 @@ const compactionPause = time.Second
 // compaction of them failed on damage, repaired or not.
 const compactionShun = 5 * time.Minute
 
+// repairRetry is how long a repair waits after an error of the operating system, such as a full disk.
+const repairRetry = 10 * time.Second
+
 // maxDamagedTables bounds the tables that wait for a repair; others are reported again.
 const maxDamagedTables = 64
 
@@ -56,7 +60,8 @@ type damagedTables struct {
 }
 
 type damagedTable struct {
-	failed   error         // the error of the repair
+	failed   error         // the error of the last repair
+	retry    time.Time     // of the next one after an error; zero: none
 	repaired chan struct{} // closed after the repair
 }
 
@@ -88,8 +93,9 @@ func (d *damagedTables) report(err error) {
 func (d *damagedTables) next() (string, *damagedTable) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now := time.Now()
 	for path, t := range d.tables {
-		if t.failed == nil {
+		if t.failed == nil || !t.retry.IsZero() && !now.Before(t.retry) {
 			return path, t
 		}
 	}
@@ -100,11 +106,21 @@ func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.tables[path].failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // its reads and compactions stay slow
+		t := d.tables[path]
+		t.failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // its reads and compactions stay slow
+		if t.retry = (time.Time{}); passes(err) {
+			t.retry = time.Now().Add(repairRetry)
+		}
 		return
 	}
 	close(d.tables[path].repaired)
 	delete(d.tables, path)
+}
+
+// passes reports whether the error of a repair may pass.
+func passes(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok
 }
 
 // cause returns the error of a failed repair, nil if there is none.
@@ -178,7 +194,16 @@ func (s *Store) repairTables() error {
 		if failure := s.Err(); failure != nil {
 			return failure
 		}
+		if errors.Is(err, ErrClosed) {
+			return err
+		}
 		s.damaged.done(path, err)
+		if err != nil && passes(err) {
+			if suppressed, ok := s.limit.Allow("repair"); ok {
+				s.opts.Logger.Warn("a damaged table cannot be repaired yet; the store retries", "file", filepath.Base(path), "error", salvage.FirstLine(err), "suppressed", suppressed)
+			}
+			continue
+		}
 		if err != nil {
 			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and start a new one",
 				"file", filepath.Base(path), "error", salvage.FirstLine(err))

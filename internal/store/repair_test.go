@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -311,6 +312,42 @@ func TestRepairIsNotedFirst(t *testing.T) {
 	}
 }
 
+// TestRepairOnAFullDisk has the disk full while a table is repaired: it is repaired once there is room.
+func TestRepairOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		n := damagedQueue(t, mem)
+		f := &faulty{}
+		var refused atomic.Int64
+		f.set(func(op errorfs.Op) error {
+			if op.Kind != errorfs.OpFileWriteAt || !strings.HasSuffix(op.Path, ".sst") {
+				return nil
+			}
+			refused.Add(1)
+			return syscall.ENOSPC
+		})
+		now := func() time.Time { return testEpoch }
+		s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now})
+		for _, name := range dataFiles(t, mem, ".sst") {
+			s.damaged.add(&pebble.DataCorruptionInfo{Path: "store/db/" + name})
+		}
+		stop := runStore(t, s)
+		defer stop()
+		time.Sleep(time.Minute)
+		if n := refused.Load(); n == 0 || n > 10 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		f.fail.Store(nil)
+		time.Sleep(time.Minute)
+		if err := s.damaged.cause(); err != nil {
+			t.Errorf("with room: %v", err)
+		}
+		if delivered, letters := drainDamagedOf(t, s, n); delivered < n-1000 || letters != 1 {
+			t.Errorf("%d delivered, %d letters", delivered, letters)
+		}
+	})
+}
+
 // TestDamagedTableIsNotReadInALoop asks for compactions of a table that cannot be
 // repaired: each try but the first waits.
 func TestDamagedTableIsNotReadInALoop(t *testing.T) {
@@ -450,6 +487,16 @@ func TestInterruptedRepair(t *testing.T) {
 		stop()
 		if test.overwritten && q.Stats().DeadLetters != 1 {
 			t.Errorf("stats %+v", q.Stats())
+		}
+		letters, err := q.DeadLetters(0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range letters {
+			var missing, from, to uint64
+			if n, _ := fmt.Sscanf(l.Reason, ReasonUnreadable+": %d of the queue entries %d to %d are lost", &missing, &from, &to); n == 3 && (missing == 0 || missing > to-from+1 || from > to) {
+				t.Errorf("%+v: reason %q", test, l.Reason)
+			}
 		}
 		delivered, lostLetters := drainDamagedOf(t, s, n)
 		if delivered += early; delivered < n-1000 || delivered == n || lostLetters != 1 {

@@ -156,7 +156,7 @@ func (s *Store) expireLoop(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		for _, q := range s.sinks.all() {
-			if err := q.expireLetters(ctx, s.age(), s.limits().DeadLetterMaxAge); err != nil {
+			if err := q.expireLetters(ctx, s.Age(), s.limits().DeadLetterMaxAge); err != nil {
 				if ended(ctx, err) == nil || s.Err() != nil {
 					return
 				}

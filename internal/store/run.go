@@ -63,7 +63,7 @@ func (s *Store) Run(ctx context.Context) error {
 			retained = time.Now()
 			// What is copied takes room until the original is compacted away.
 			if reclaiming.Load() == 0 || !s.gate.cramped() {
-				more, err := s.relieve(s.age(), s.limits(), excess)
+				more, err := s.relieve(s.Age(), s.limits(), excess)
 				if err != nil {
 					return ended(ctx, err)
 				}
@@ -74,7 +74,7 @@ func (s *Store) Run(ctx context.Context) error {
 			if err := s.joinHeadlines(); err != nil {
 				return ended(ctx, err)
 			}
-			gone, err := s.retain(s.age(), s.limits(), excess)
+			gone, err := s.retain(s.Age(), s.limits(), excess)
 			if err != nil {
 				return ended(ctx, err)
 			}
@@ -218,7 +218,7 @@ func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err er
 			err = s.Err()
 		}
 	}()
-	if err := s.db.Flush(); err != nil {
+	if err := s.flush(ctx); err != nil {
 		return err
 	}
 	if s.gate.pressed() > 0 {
@@ -244,6 +244,22 @@ func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err er
 	giveBack := s.files.Lend()
 	defer giveBack()
 	return wait()
+}
+
+// flush makes tables of what was written before. Pebble tries that again for as long as the disk is full.
+func (s *Store) flush(ctx context.Context) error {
+	flushed, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.failed:
+		return s.failure
+	}
 }
 
 var errNoRoom = errors.New("compactions wait for disk space")

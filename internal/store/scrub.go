@@ -217,7 +217,7 @@ func (s *Store) renewLogs(ctx context.Context) error {
 		if err := errors.Join(b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil), s.applyNow(b, pebble.Sync), b.Close()); err != nil {
 			return err
 		}
-		if err := s.db.Flush(); err != nil {
+		if err := s.flush(ctx); err != nil {
 			return err
 		}
 	}

@@ -102,7 +102,7 @@ func newStore(dir string, o Options) (*Store, error) {
 	var err error
 	s.gate = newGate(s.opts.limits())
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{
-		FS: o.FS, MaxBytes: o.MaxBytes, PauseBytes: s.opts.limits().pauseBytes(), Left: s.gate.left, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
+		FS: o.FS, MaxBytes: o.MaxBytes, PauseBytes: s.gate.pauseBytes, Left: s.gate.left, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
 	})
 	if err != nil {
 		return nil, err

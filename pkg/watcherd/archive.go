@@ -69,7 +69,7 @@ type archive struct {
 
 func openArchive(st *store.Store) (*archive, error) {
 	dicts, err := ledger.LoadDictionaries(st)
-	if err != nil {
+	if ledger.IgnoreUnreadable(err) != nil {
 		return nil, err
 	}
 	stored, ok, err := st.Meta(ledger.AcceptedMeta)

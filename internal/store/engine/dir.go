@@ -47,7 +47,7 @@ type Dir struct {
 type DirOptions struct {
 	FS         vfs.FS
 	MaxBytes   int64        // the store's budget, which the reserve is sized by; 0 = none
-	PauseBytes int64        // the size of Pebble's files from which on ingest pauses; 0 = none
+	PauseBytes func() int64 // the size of Pebble's files from which on ingest pauses now; 0 = none, there is no budget
 	Left       func() int64 // what Pebble's files leave of the budget as it is now; the most there is for no budget
 	Logger     *slog.Logger
 	// Fail is called with an error after which nothing may be written.
@@ -198,7 +198,7 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 	if failure := d.o.Failure(); err != nil && failure != nil {
 		err = failure // the other follows from it
 	}
-	if err == nil && d.o.MaxBytes > 0 {
+	if err == nil {
 		d.fence.db.Store(db)
 	}
 	return db, d.FullError(err)

@@ -51,9 +51,9 @@ type fence struct {
 	oldLogs int64
 	budget  bool // there is one
 
-	// pauseBytes is the size of the store from which on ingest pauses, and no compaction begins a
+	// pauseBytes returns the size of the store from which on ingest pauses, and no compaction begins a
 	// table while a copy is made, which keeps what compactions replace; 0 for no budget.
-	pauseBytes int64
+	pauseBytes func() int64
 
 	// db is the open store, nil before. A compaction of one with a budget waits for the
 	// deletion of what the compactions before it replaced.
@@ -323,10 +323,14 @@ func (f *fence) waitForDeletions() {
 		return
 	}
 	for began := time.Now(); ; {
+		pause := f.pauseBytes()
+		if pause == 0 {
+			return
+		}
 		m, wait := db.Metrics(), deletionsEvery
 		switch {
 		case f.copying.Load() != nil: // nothing is deleted
-			if wait = copyEvery; int64(m.DiskSpaceUsage()) < f.pauseBytes {
+			if wait = copyEvery; int64(m.DiskSpaceUsage()) < pause {
 				return
 			}
 		case m.Table.Local.ObsoleteSize == 0 || time.Since(began) >= maxDeletionsWait:

@@ -20,14 +20,16 @@ import (
 // VerifyLogs fails on a MANIFEST or a write-ahead log that is damaged before its
 // end. Pebble takes the first unreadable record for the torn end of an interrupted
 // write, in a MANIFEST always, in a write-ahead log if the damage is in its last
-// block. It then continues with an old list of tables and removes the others, or
-// without the commits that follow.
+// block, and one with the number of the next log for the end. It then continues with an old list
+// of tables and removes the others, or without the commits that follow. Logs whose commits are in
+// tables, which Pebble keeps to write over, are not read.
 func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
 	if err != nil || name == "" {
 		return err // Pebble reports an absent MANIFEST
 	}
-	if err := verifyLog(fsys, fsys.PathJoin(dir, name), 0, validChunk); err != nil {
+	first, err := verifyManifest(fsys, fsys.PathJoin(dir, name))
+	if err != nil {
 		return err
 	}
 	logs, err := wal.Scan(wal.Dir{FS: fsys, Dirname: dir})
@@ -35,10 +37,13 @@ func VerifyLogs(fsys vfs.FS, dir string) error {
 		return err
 	}
 	for _, l := range logs {
+		if l.Num < first {
+			continue
+		}
 		for i := range l.NumSegments() {
 			_, path := l.SegmentLocation(i)
 			synced := func(content []byte, end int64) bool { return syncedChunk(content, end, uint32(l.Num)) }
-			if err := verifyLog(fsys, path, l.Num, synced); err != nil {
+			if err := verifyLog(fsys, path, l.Num, discard, synced); err != nil {
 				return err
 			}
 		}
@@ -46,26 +51,84 @@ func VerifyLogs(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// verifyLog reads the records of a file. If they end before the file does, proof
+// verifyManifest returns the number of the first write-ahead log that is not in tables.
+func verifyManifest(fsys vfs.FS, path string) (first wal.NumWAL, err error) {
+	records := 0
+	next := func(record io.Reader) error {
+		head, err := io.ReadAll(io.LimitReader(record, maxEditHead))
+		if err == nil {
+			err = discard(record)
+		}
+		if n := firstLog(head); err == nil && n > 0 {
+			first = wal.NumWAL(n)
+		}
+		if err == nil {
+			records++
+		}
+		return err
+	}
+	err = verifyLog(fsys, path, 0, next, func(content []byte, end int64) bool {
+		// A MANIFEST becomes the current one once its first two records, the tables of before and
+		// what changed, are synced.
+		return records < 2 || validChunk(content, end)
+	})
+	return first, err
+}
+
+// A record of a MANIFEST is a list of fields, each behind its tag. It begins with these two, if it has them.
+const (
+	comparerTag = 1 // length, name
+	firstLogTag = 2 // the number of the first write-ahead log that is not in tables
+
+	maxEditHead = 128 // of the bytes of these two
+)
+
+// firstLog returns the value of firstLogTag in a record of a MANIFEST; 0: it has none.
+func firstLog(record []byte) (number uint64) {
+	field := func() uint64 {
+		v, n := binary.Uvarint(record)
+		record = record[max(n, 0):]
+		return v
+	}
+	tag := field()
+	if tag == comparerTag {
+		record = record[min(field(), uint64(len(record))):]
+		tag = field()
+	}
+	if tag == firstLogTag {
+		number = field()
+	}
+	return number
+}
+
+func discard(record io.Reader) error {
+	_, err := io.Copy(io.Discard, record)
+	return err
+}
+
+// verifyLog calls next for the records of a file. If they end before the file does, proof
 // decides whether the rest of the file proves that there were more records.
-func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []byte, end int64) bool) error {
-	end, torn, err := validEnd(fsys, path, num)
-	if err != nil || torn == nil {
+func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, next func(record io.Reader) error, proof func(content []byte, end int64) bool) error {
+	end, cause, err := validEnd(fsys, path, num, next)
+	if err != nil {
 		return err
 	}
 	content, err := ReadFile(fsys, path)
 	if err != nil {
 		return err
 	}
-	if proof(content, end) {
-		return fmt.Errorf("%w: %s at byte %d: %w", layout.ErrMalformed, path, end, torn)
+	if end < int64(len(content)) && proof(content, end) {
+		return fmt.Errorf("%w: %s at byte %d: %w", layout.ErrMalformed, path, end, cause)
 	}
 	return nil
 }
 
-// validEnd returns the end of the valid records of a file, and the error of the next
-// record; nil at the end of the file.
-func validEnd(fsys vfs.FS, path string, num wal.NumWAL) (end int64, torn, err error) {
+// errEnded is what ends the records of a file that were all read.
+var errEnded = errors.New("the records end")
+
+// validEnd reads the records of a file with next. It returns the end of the valid ones, and what
+// ends them.
+func validEnd(fsys vfs.FS, path string, num wal.NumWAL, next func(record io.Reader) error) (end int64, cause, err error) {
 	f, err := fsys.Open(path)
 	if err != nil {
 		return 0, nil, err
@@ -75,10 +138,10 @@ func validEnd(fsys vfs.FS, path string, num wal.NumWAL) (end int64, torn, err er
 	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return end, nil, nil
+			return end, errEnded, nil
 		}
 		if err == nil {
-			_, err = io.Copy(io.Discard, rec)
+			err = next(rec)
 		}
 		if _, ok := errors.AsType[syscall.Errno](err); ok {
 			return end, nil, err

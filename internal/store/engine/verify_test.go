@@ -61,8 +61,52 @@ func TestTornAcrossABlock(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := verifyLog(fs, "store/db/M", 0, validChunk); (err != nil) != c.damaged {
+		if err := verifyLog(fs, "store/db/M", 0, discard, validChunk); (err != nil) != c.damaged {
 			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// TestDamagedLogNumber flips each bit of the log's number in a commit of a write-ahead log. With the number of the
+// next log it looks like the end of this one.
+func TestDamagedLogNumber(t *testing.T) {
+	const number = 6
+	var whole []byte
+	for range 3 {
+		synced := len(whole)
+		b := make([]byte, syncChunkHeader, syncChunkHeader+100)
+		b[6] = syncKinds + fullChunk
+		b = append(b, noise(100)...)
+		binary.LittleEndian.PutUint16(b[4:], 100)
+		binary.LittleEndian.PutUint32(b[7:], number)
+		binary.LittleEndian.PutUint64(b[11:], uint64(synced))
+		binary.LittleEndian.PutUint32(b, MaskedChecksum(crc32.Checksum(b[6:], crc32.MakeTable(crc32.Castagnoli))))
+		whole = append(whole, b...)
+	}
+	verify := func(content []byte) error {
+		fs := vfs.NewMem()
+		f, err := fs.Create("000006.log", vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(bytes.Clone(content)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return verifyLog(fs, "000006.log", number, discard, func(content []byte, end int64) bool { return syncedChunk(content, end, number) })
+	}
+	for _, content := range [][]byte{whole, append(bytes.Clone(whole), make([]byte, 200)...)} {
+		if err := verify(content); err != nil {
+			t.Error(err)
+		}
+	}
+	for bit := range 32 {
+		b := bytes.Clone(whole)
+		b[7+bit/8] ^= 1 << (bit % 8)
+		if err := verify(b); err == nil {
+			t.Errorf("bit %d of the first commit's number: no damage is found", bit)
 		}
 	}
 }
