@@ -645,7 +645,7 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 		name = o.Namespace + "/" + name
 	}
 	label := func(s *State, t time.Time) string {
-		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format(time.RFC3339Nano), s.As)
+		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format("2006-01-02T15:04:05.000Z"), s.As)
 	}
 	keys, err := r.ledger.RedactKeys()
 	if err != nil {
