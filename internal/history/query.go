@@ -393,6 +393,9 @@ type NetChange struct {
 	After     As             `json:"after"`
 }
 
+// ChangeUnknown is the Change of an object that was there before the period, in a state that is not known.
+const ChangeUnknown = "unknown"
+
 // maxNet bounds the objects of one answer.
 const maxNet = 10_000
 
@@ -572,7 +575,7 @@ func (n *net) compare() {
 	n.Before, n.After = n.was.As, n.is.As
 	switch {
 	case n.Before != Exact && !n.was.Exists, n.After != Exact && !n.is.Exists:
-		n.Change = "unknown"
+		n.Change = ChangeUnknown
 	case !n.was.Exists && !n.is.Exists:
 	case !n.was.Exists:
 		n.Change = "created"
