@@ -45,7 +45,7 @@ type Config struct {
 
 // Cluster names the cluster.
 type Cluster struct {
-	// Name of the cluster, part of every event's source. Default: the cluster's name in the kubeconfig. Takes effect at a restart.
+	// Name of the cluster, part of every event's source. Default: the cluster's name in the kubeconfig; in a pod, which has none, "in-cluster". Takes effect at a restart.
 	Name string `json:"name"`
 }
 
@@ -68,7 +68,7 @@ type KubeAPI struct {
 type Store struct {
 	// Folder of the store, created with mode 0700; an existing one loses the rights of others. Takes effect at a restart.
 	Path string `json:"path"`
-	// Hard budget in bytes. Reaching it pauses the watches until sinks have caught up; nothing is dropped.
+	// Hard budget in bytes. The watches pause at half of it or 256Mi below it, whichever is more, until sinks have caught up; nothing is dropped.
 	MaxBytes resource.Quantity `json:"maxBytes"`
 	// Key of the hashes that replace redacted values, at least 16 bytes, read at the start. Default: a random one, made and kept in the store. Another key records the objects again, without events. Takes effect at a restart.
 	RedactionKey *Secret `json:"redactionKey,omitempty"`

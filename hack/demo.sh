@@ -48,6 +48,7 @@ trap 'exit 129' HUP
 # build [NAME]: puts the path of a program of the playground into $built. Do not
 # call it in $(...), where a signal would have to wait for its end.
 build() {
+	say "looking for the ${1:-playground} (the first time it is downloaded and compiled)"
 	go run ./hack/playground "$@" >"$work/built" </dev/null &
 	pid_build=$!
 	wait "$pid_build" || die "could not build the ${1:-playground}"

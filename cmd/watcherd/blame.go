@@ -61,13 +61,15 @@ func (o *historyOptions) blame(cmd *cobra.Command, args []string) error {
 }
 
 // maxMargin is how much of a manager's name is printed.
-const maxMargin = 24
+const maxMargin = 40
 
 func printBlame(w io.Writer, b *history.Blame, now time.Time) error {
 	margins, widest := make([]string, len(b.Fields)), 0
 	for i := range b.Fields {
-		manager := []rune(clean(b.Fields[i].Manager))
-		margins[i] = string(manager[:min(len(manager), maxMargin)])
+		margins[i] = clean(b.Fields[i].Manager)
+		if manager := []rune(margins[i]); len(manager) > maxMargin {
+			margins[i] = string(manager[:maxMargin-1]) + "…"
+		}
 		widest = max(widest, len([]rune(margins[i])))
 	}
 	out := bufio.NewWriter(w)

@@ -182,7 +182,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 		dryRun bool
 		all    bool
 	)
-	everything := ""
+	everything := "" // what the verb does without an argument only if told so
 	if verb == "drop" {
 		everything = " --all"
 	}
@@ -231,8 +231,6 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count the dead letters")
-	if everything != "" {
-		cmd.Flags().BoolVar(&all, "all", false, "every dead letter of the sink")
-	}
+	cmd.Flags().BoolVar(&all, "all", false, "every dead letter of the sink")
 	return cmd
 }

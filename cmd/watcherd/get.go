@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,7 +194,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 	if err != nil {
 		return err
 	}
-	g.printer.now = at
+	g.printer.at = at
 	if g.printer.table() && g.store.dir == "" { // the columns are those of now
 		var page admin.ObjectList
 		if err := g.client.Get(ctx, path, url.Values{"limit": {"1"}, "columns": {"true"}}, &page); err == nil {
@@ -200,6 +203,8 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 	}
 	query.Del("columns")
 	query.Set("at", at.UTC().Format(time.RFC3339Nano))
+	inexact := map[history.As][]string{} // names of objects
+	defer func() { printInexact(g.cmd.ErrOrStderr(), inexact) }()
 	for {
 		var page history.List
 		if err := g.client.Get(ctx, path, query, &page); err != nil {
@@ -208,7 +213,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 		for i := range page.Items {
 			s := &page.Items[i]
 			if s.As != history.Exact {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), worthWords(s.As))
+				inexact[s.As] = append(inexact[s.As], strings.TrimPrefix(s.Namespace+"/"+s.Name, "/"))
 			}
 			if len(s.Object) > 0 {
 				if err := visit(s.Object); err != nil {
@@ -223,6 +228,18 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 			return nil
 		}
 		query.Set("continue", page.Continue)
+	}
+}
+
+// printInexact has a line for each reason for which states of objects are not exact.
+func printInexact(w io.Writer, inexact map[history.As][]string) {
+	const shown = 3
+	for _, as := range slices.Sorted(maps.Keys(inexact)) {
+		names, more := inexact[as], ""
+		if len(names) > shown {
+			names, more = names[:shown], fmt.Sprintf(" and %d more", len(names)-shown)
+		}
+		fmt.Fprintf(w, "watcherd: the state of %s%s is not known exactly: %s\n", clean(strings.Join(names, ", ")), more, worthWords(as))
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -123,6 +125,28 @@ func TestStructuredOutput(t *testing.T) {
 	if want := "a: \"\\x7F\\uFEFF\"\n? " + long + "\n: 1\n\"n\": 9007199254740993\n"; out.String() != want {
 		t.Errorf("got %s", out.String())
 	}
+}
+
+// TestAgesOfLaterRows: a row that follows later, as those of get --watch, has its age of then.
+func TestAgesOfLaterRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p, err := newObjectPrinter(&out, formatTable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b"} {
+			created := time.Now().UTC().Format(time.RFC3339)
+			time.Sleep(time.Minute)
+			object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"creationTimestamp":%q}}`, name, created)
+			if err := errors.Join(p.add([]byte(object)), p.flush()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := "NAME   DATA   AGE\na      0      60s\nb      0      60s\n"; out.String() != want {
+			t.Errorf("got\n%swant\n%s", &out, want)
+		}
+	})
 }
 
 // TestTableOverFlushes: rows that follow later, as those of get --watch, stand below the columns.

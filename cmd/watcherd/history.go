@@ -405,18 +405,28 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 // printChanges prints net changes as a table, and the verdict to notes.
 func printChanges(w, notes io.Writer, c *history.Changes) error {
 	var rows [][]string
+	changed, unknown := 0, 0
+	count := func(n *history.NetChange) {
+		if n.Change == history.ChangeUnknown {
+			unknown++
+		} else {
+			changed++
+		}
+	}
 	row := func(n *history.NetChange) {
 		rows = append(rows, []string{n.Change, n.Namespace, n.Resource.Resource + "/" + n.Name, strconv.Itoa(n.Count), strings.Join(n.Managers, ","), n.Summary})
 	}
-	objects := len(c.Items)
 	for i := range c.Items {
+		count(&c.Items[i])
 		row(&c.Items[i])
 	}
 	for i := range c.Groups {
 		g := &c.Groups[i]
-		objects += len(g.Items)
+		for i := range g.Items {
+			count(&g.Items[i])
+		}
 		if g.Change != nil {
-			objects++
+			count(g.Change)
 			row(g.Change)
 		} else {
 			rows = append(rows, []string{"", g.Owner.Namespace, strings.ToLower(g.Owner.Kind) + "/" + g.Owner.Name, "0"})
@@ -439,7 +449,11 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 			return err
 		}
 	}
-	fmt.Fprintf(notes, "watcherd: %s changed, %d ended as they began\n", plural(objects, "object"), c.Churned)
+	maybe := ""
+	if unknown > 0 {
+		maybe = fmt.Sprintf(", %d may have (unknown)", unknown)
+	}
+	fmt.Fprintf(notes, "watcherd: %s changed%s, %d ended as they began\n", plural(changed, "object"), maybe, c.Churned)
 	switch {
 	case c.Truncated:
 		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")

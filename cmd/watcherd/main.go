@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -108,6 +109,19 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// valueWords is what the value of a flag of a type is, empty if it has an error of its own.
+func valueWords(flagType string) string {
+	switch flagType {
+	case "int", "uint":
+		return "a whole number"
+	case "duration":
+		return "a duration, such as 500ms, 30s or 5m"
+	case "bool":
+		return "true or false"
+	}
+	return ""
+}
+
 // Groups of commands in the help.
 const (
 	groupRun = "run"
@@ -125,6 +139,11 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+			if words := valueWords(invalid.GetFlag().Value.Type()); words != "" {
+				err = fmt.Errorf("--%s %q is not %s", invalid.GetFlag().Name, invalid.GetValue(), words)
+			}
+		}
 		return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
 	root.AddGroup(

@@ -38,7 +38,7 @@ type objectPrinter struct {
 	out      io.Writer
 	terminal bool // out is one
 	format   string
-	now      time.Time // for ages
+	at       time.Time // of ages; zero: when a row is added
 	single   bool      // objects are not items of a List
 	kinds    bool      // names have the kind
 	own      []columns.Column
@@ -54,7 +54,7 @@ type objectPrinter struct {
 }
 
 func newObjectPrinter(out io.Writer, output string) (*objectPrinter, error) {
-	p := &objectPrinter{out: out, terminal: pretty.IsTerminal(out), now: time.Now()}
+	p := &objectPrinter{out: out, terminal: pretty.IsTerminal(out)}
 	format, spec, _ := strings.Cut(output, "=")
 	p.format = format
 	switch {
@@ -144,7 +144,11 @@ func (p *objectPrinter) row(raw []byte, kind schema.GroupKind, o *metav1.ObjectM
 		p.kind, p.columns, p.namespaced = kind, columns.Of(kind, p.own), o.Namespace != ""
 		p.rows = newTable(p.out, p.header()...)
 	}
-	values, err := p.columns.Row(raw, p.now)
+	at := p.at
+	if at.IsZero() {
+		at = time.Now()
+	}
+	values, err := p.columns.Row(raw, at)
 	if err != nil {
 		return err
 	}

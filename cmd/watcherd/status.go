@@ -96,7 +96,7 @@ func printStatus(w io.Writer, st *status.Status, now time.Time) error {
 	p.watches(st.Watches)
 	p.routes(st.Routes)
 	p.sinks(st.Sinks)
-	p.printf("\nCounts, and LAST SUCCESS, are since start, %s.\n", ago(st.Started, now))
+	p.printf("\nCounts, and LAST SUCCESS, are since start, %s; those of a route or sink that a reload changed, since then.\n", ago(st.Started, now))
 	p.problems(st)
 	return p.err
 }
@@ -232,7 +232,7 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 			if !s.Configured {
 				state = "removed"
 			}
-			success := "not since start"
+			success := "none yet"
 			if !s.LastSuccess.IsZero() {
 				success = ago(s.LastSuccess, p.now)
 			}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -22,13 +24,13 @@ import (
 type storeFlags struct{ dir, config string }
 
 func (f *storeFlags) path() (string, error) {
-	switch {
-	case f.dir != "":
+	if f.dir != "" {
 		return f.dir, nil
-	case f.config == "":
-		return "", &usageError{errors.New("name the store: --store DIR or --config FILE")}
 	}
-	st, err := watcherd.Load(f.config, kinds.Builtin())
+	if _, err := os.Stat(defaultConfig); f.config == "" && errors.Is(err, fs.ErrNotExist) {
+		return "", &usageError{fmt.Errorf("there is no ./%s: name the store with --store DIR or --config FILE", defaultConfig)}
+	}
+	st, err := watcherd.Load(cmp.Or(f.config, defaultConfig), kinds.Builtin())
 	if err != nil {
 		return "", err
 	}
@@ -43,7 +45,7 @@ func newStoreCommand() *cobra.Command {
 	}
 	for _, stopped := range []*cobra.Command{newStoreCheckCommand(&flags), newStoreExportCommand(&flags), newStoreAdoptCommand(&flags)} {
 		stopped.Flags().StringVar(&flags.dir, "store", "", "folder of the store")
-		stopped.Flags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")
+		stopped.Flags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store (default: ./"+defaultConfig+")")
 		cmd.AddCommand(stopped)
 	}
 	cmd.AddCommand(newStoreBackupCommand())
@@ -83,10 +85,10 @@ func newStoreBackupCommand() *cobra.Command {
 
 func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 	return &cobra.Command{
-		Use:     "check (--store DIR | --config FILE)",
+		Use:     "check [--store DIR | --config FILE]",
 		Short:   "Read the whole store and report damage",
 		Long:    "Check reads and cross-checks everything in the store. It changes nothing. The daemon must be stopped.",
-		Example: "  watcherd store check --config watcherd.yaml",
+		Example: "  watcherd store check\n  watcherd store check --store /backup/watcherd-2026-01-31",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()
 			if err != nil {
@@ -109,7 +111,7 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 
 func newStoreAdoptCommand(flags *storeFlags) *cobra.Command {
 	return &cobra.Command{
-		Use:   "adopt (--store DIR | --config FILE)",
+		Use:   "adopt [--store DIR | --config FILE]",
 		Short: "Have the store of a stopped replica begin a new journal",
 		Long: "Adopt is for replicas that refuse to run because their stores and the journal have different pasts, as after servers\n" +
 			"that lost what they had confirmed. The replica whose store is kept (watcherd store check prints how far each is) begins\n" +
@@ -159,12 +161,12 @@ func printReport(w io.Writer, dir string, r *inspect.Report) error {
 func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "export (--store DIR | --config FILE)",
+		Use:   "export [--store DIR | --config FILE]",
 		Short: "Write everything that can be read from the store as JSON lines",
 		Long: "Export writes log records, queues, dead letters, ledger and metadata as JSON lines, payloads as base64, also of a\n" +
 			"store that is damaged. It changes nothing. The daemon must not run. The output holds everything the daemon\n" +
-			"recorded, but what the last accepted configuration drops or redacts, and the key of the hashes that stand for\n" +
-			"redacted values: treat it as you treat the cluster's data.",
+			"recorded except what the last accepted configuration drops or redacts; the key of the hashes that stand for\n" +
+			"redacted values is not in it: treat it as you treat the cluster's data.",
 		Example: "  watcherd store export --store ./watcherd-data --output dump.jsonl",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()

@@ -129,7 +129,7 @@ func strictly(strict bool, warnings int) error {
 	if !strict || warnings == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s, with --strict", watcherd.ErrConfig, plural(warnings, "warning"))
+	return &usageError{fmt.Errorf("%s, with --strict", plural(warnings, "warning"))}
 }
 
 // validateServer checks a configuration against a cluster. It returns an error if a

@@ -29,6 +29,7 @@ func TestKinds(t *testing.T) {
 		{"finished container", "v1/Pod", container + `{"phase":"Running","containerStatuses":[{"state":{"terminated":{"reason":"Completed"}}},{"ready":true,"state":{"running":{}}}]}`, "Name=o Ready=1/2 Status=Running Restarts=0 Age=5h IP*=<none> Node*=n1"},
 		{"second init container", "v1/Pod", container + `{"phase":"Pending","initContainerStatuses":[{"state":{"terminated":{"exitCode":0}}},{"state":{"running":{}}}]}`, "Name=o Ready=0/2 Status=Init:1/2 Restarts=0 Age=5h IP*=<none> Node*=n1"},
 		{"failed init container", "v1/Pod", container + `{"phase":"Pending","initContainerStatuses":[{"state":{"terminated":{"exitCode":3}}}]}`, "Name=o Ready=0/2 Status=Init:ExitCode:3 Restarts=0 Age=5h IP*=<none> Node*=n1"},
+		{"gated pod", "v1/Pod", container + `{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}`, "Name=o Ready=0/2 Status=SchedulingGated Restarts=0 Age=5h IP*=<none> Node*=n1"},
 		{"evicted pod", "v1/Pod", container + `{"phase":"Failed","reason":"Evicted"}`, "Name=o Ready=0/2 Status=Evicted Restarts=0 Age=5h IP*=<none> Node*=n1"},
 		{"deployment", "apps/v1/Deployment", `"spec":{"replicas":3,"template":{"spec":{"containers":[{"image":"nginx:3"},{"image":"side:1"}]}}},"status":{"readyReplicas":2,"updatedReplicas":3,"availableReplicas":2}`, "Name=o Ready=2/3 Up-to-date=3 Available=2 Age=5h Images*=nginx:3,side:1"},
 		{"replicas are not set", "apps/v1/StatefulSet", `"status":{}`, "Name=o Ready=0/1 Age=5h Images*=<none>"},

@@ -176,6 +176,11 @@ var kinds = map[schema.GroupKind]kind{
 // does not run.
 func podStatus(p *core.Pod) string {
 	status := cmp.Or(p.Status.Reason, string(p.Status.Phase))
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == core.PodScheduled && c.Reason == core.PodReasonSchedulingGated {
+			status = c.Reason
+		}
+	}
 	if p.DeletionTimestamp != nil && p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed {
 		return "Terminating"
 	}

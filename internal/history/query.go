@@ -393,6 +393,9 @@ type NetChange struct {
 	After     As             `json:"after"`
 }
 
+// ChangeUnknown is the Change of an object that was there before the period, in a state that is not known.
+const ChangeUnknown = "unknown"
+
 // maxNet bounds the objects of one answer.
 const maxNet = 10_000
 
@@ -572,7 +575,7 @@ func (n *net) compare() {
 	n.Before, n.After = n.was.As, n.is.As
 	switch {
 	case n.Before != Exact && !n.was.Exists, n.After != Exact && !n.is.Exists:
-		n.Change = "unknown"
+		n.Change = ChangeUnknown
 	case !n.was.Exists && !n.is.Exists:
 	case !n.was.Exists:
 		n.Change = "created"
@@ -645,7 +648,7 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 		name = o.Namespace + "/" + name
 	}
 	label := func(s *State, t time.Time) string {
-		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format(time.RFC3339Nano), s.As)
+		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format("2006-01-02T15:04:05.000Z"), s.As)
 	}
 	keys, err := r.ledger.RedactKeys()
 	if err != nil {

@@ -172,10 +172,19 @@ func (m *Manager) prepareRouter(r *route.Router) {
 	})
 }
 
-// prepareFilters logs once for each watch that it was given none of many changes.
+// prepareFilters logs once for each watch that it was given none of many changes, and makes the counts of
+// watches that stay as they are continue.
 func (m *Manager) prepareFilters(watches []plan.Watch) {
+	st := m.currentState()
 	for i := range watches {
 		w := &watches[i]
+		if st != nil {
+			for j := range st.Watches {
+				if before := &st.Watches[j]; before.Name == w.Name && before.Fingerprint == w.Fingerprint {
+					w.Filter.Continue(before.Filter)
+				}
+			}
+		}
 		w.Filter.OnNone(func(changes uint64) {
 			m.log.Warn("a watch has selected none of the changes of its resources so far; a selector or a namespace may be wrong", "watch", w.Name, "changes", changes)
 		})

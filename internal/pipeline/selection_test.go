@@ -8,7 +8,9 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/unseen"
 )
 
 // inProd is a watch of namespaces with env=prod, by rules that are recorded.
@@ -67,6 +69,30 @@ func TestSelectorOverARestartAfterOtherNamespaces(t *testing.T) {
 			api.Put(podPath, "b", "kept", phase("1"))
 			eventually(t, "the change", func() bool { return l.queued().types("kept") == "sync updated" })
 		})
+	}
+}
+
+// TestReloadKeepsCountsOfSelections reloads with another watch: one that has selected objects is not
+// suspected of selecting none.
+func TestReloadKeepsCountsOfSelections(t *testing.T) {
+	front := func(w *plan.Watch) {
+		f, err := selector.NewFilter(selector.Namespaces{}, "tire=front", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Filter = f
+	}
+	api, _ := podServer(t, 1)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	before, after := committest.PodWatch(front), committest.PodWatch(front)
+	l.apply(l.routed(before))
+	before.Filter.Judged(true)
+	l.apply(l.routed(after, committest.PodWatch(named("other"))))
+	for range unseen.Enough {
+		after.Filter.Judged(false)
+	}
+	if n := after.Filter.None(); n != 0 {
+		t.Errorf("it is suspected after %d changes", n)
 	}
 }
 

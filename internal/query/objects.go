@@ -16,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/nearest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -168,7 +169,7 @@ func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
 		return s.Key.GVR.GroupResource().String() == name || s.Key.GVR.Resource == name
 	})
 	if len(feeds) == 0 {
-		return nil, &unresolvedError{cause}
+		return nil, &unresolvedError{cause, nearest.Of(name, r.names())}
 	}
 	v := &View{reader: r, about: feeds[0].Resource, feeds: feeds}
 	for _, s := range feeds {
@@ -181,10 +182,31 @@ func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
 }
 
 // unresolvedError is a name that cannot be resolved, in words for users.
-type unresolvedError struct{ err error }
+type unresolvedError struct {
+	err  error
+	near string // a name that it may have been meant to be
+}
 
-func (e *unresolvedError) Error() string { return strings.TrimPrefix(e.err.Error(), factoryPrefix) }
+func (e *unresolvedError) Error() string {
+	text := strings.TrimPrefix(e.err.Error(), factoryPrefix)
+	if e.near != "" {
+		text += "; did you mean " + e.near + "?"
+	}
+	return text
+}
+
 func (e *unresolvedError) Unwrap() error { return e.err }
+
+// names are the names of the resources that the watches read, without their groups.
+func (r *Reader) names() []string {
+	var names []string
+	for _, s := range r.cfg.Pipeline.Running().Feeds {
+		if about, err := r.named(s); err == nil {
+			names = append(append(names, about.GVR.Resource, about.Singular), about.ShortNames...)
+		}
+	}
+	return names
+}
 
 // feedsOf returns the feeds that f accepts, those with the fullest objects
 // first.

@@ -288,6 +288,9 @@ func TestView(t *testing.T) {
 	if _, err := r.View("widgets"); !errors.Is(err, ErrNotWatched) || !strings.HasSuffix(err.Error(), "the watches read pods") {
 		t.Errorf("a resource that is served and not watched: %v", err)
 	}
+	if _, err := r.View("pdos"); err == nil || err.Error() != `the cluster does not serve "pdos"; did you mean pods?` {
+		t.Errorf("a misspelt name: %v", err)
+	}
 	// A resource that is not served any more is still known.
 	r.cfg.Resolver = served{}
 	if _, err := r.View("pods"); err != nil {

@@ -34,7 +34,7 @@ type Filter struct {
 	fields            []fieldRule
 	buffers           sync.Pool // of *[]byte, for inflating
 
-	selection unseen.Name
+	selection *unseen.Name
 	onNone    atomic.Pointer[func(changes uint64)]
 }
 
@@ -42,6 +42,13 @@ type Filter struct {
 func (f *Filter) OnNone(g func(changes uint64)) {
 	if f != nil {
 		f.onNone.Store(&g)
+	}
+}
+
+// Continue makes f continue the counts of an earlier filter of the same watch. It is called before the first Judged.
+func (f *Filter) Continue(earlier *Filter) {
+	if f != nil && earlier != nil && f != earlier {
+		f.selection = earlier.selection
 	}
 }
 
@@ -70,7 +77,7 @@ func (f *Filter) None() uint64 {
 // Field is relative to the watch: `namespaces.include[0]`. Field selectors may name any
 // path without wildcards.
 func NewFilter(ns Namespaces, labelSelector, fieldSelector string) (*Filter, error) {
-	f := &Filter{namespaces: ns}
+	f := &Filter{namespaces: ns, selection: new(unseen.Name)}
 	var errs []error
 	fault := func(path, value string, err error) {
 		errs = append(errs, &field.Error{Type: field.ErrorTypeInvalid, Field: path, BadValue: value, Detail: err.Error()})

@@ -122,6 +122,19 @@ func TestFilterThatSelectsNone(t *testing.T) {
 	if f.None() != 0 {
 		t.Errorf("after one that is selected: %d", f.None())
 	}
+	next, err := NewFilter(Namespaces{}, "tire=front", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Continue(f)
+	for range unseen.Enough {
+		next.Judged(false)
+	}
+	if next.None() != 0 {
+		t.Errorf("of a filter that continues one by which an object was selected: %d", next.None())
+	}
+	next.Continue(nil)
+	(*Filter)(nil).Continue(f)
 	(*Filter)(nil).Judged(false)
 	if (*Filter)(nil).None() != 0 {
 		t.Error("no filter selects none")

@@ -193,7 +193,7 @@ type Sink struct {
 	InFlight    int       `json:"inFlight"`
 	Blocked     int       `json:"blocked"`     // wait for a retry of their own, or behind one
 	Stalled     bool      `json:"stalled"`     // so many are blocked that no more are read
-	Delivered   uint64    `json:"delivered"`   // by this process
+	Delivered   uint64    `json:"delivered"`   // since the process started, or a reload replaced the sink
 	DeadLetters int64     `json:"deadLetters"` // that are kept
 	HeldBytes   int64     `json:"heldBytes"`   // of the event log, that cannot be deleted because of this queue
 	HeldSince   time.Time `json:"heldSince,omitzero"`

@@ -46,7 +46,7 @@ func (g *gate) since() use {
 
 // Reasons of a pause, as Health and the metrics name them.
 const (
-	ReasonBudget   = "store budget reached"
+	ReasonBudget   = "store.maxBytes is reached, less the room for compactions"
 	ReasonDiskFree = "disk nearly full"
 )
 

@@ -388,10 +388,19 @@ const letterBytes = 4 << 20
 // letters are the dead letters in the admin's words.
 type letters struct{ p *parts }
 
-func (l letters) List(sink string, after uint64, most int, events bool) ([]admin.DeadLetter, error) {
+// queue is that of a sink that is configured, or was.
+func (l letters) queue(sink string) (*store.Queue, error) {
 	queue, err := l.p.d.store.Queue(sink)
+	if errors.Is(err, store.ErrUnknownSink) {
+		err = &pipeline.UnknownError{What: "sink", Name: sink, Known: l.p.d.store.Sinks()}
+	}
+	return queue, translate(err)
+}
+
+func (l letters) List(sink string, after uint64, most int, events bool) ([]admin.DeadLetter, error) {
+	queue, err := l.queue(sink)
 	if err != nil {
-		return nil, translate(err)
+		return nil, err
 	}
 	kept, err := queue.DeadLetters(after, most)
 	if err != nil {
@@ -420,18 +429,18 @@ func (l letters) List(sink string, after uint64, most int, events bool) ([]admin
 }
 
 func (l letters) Retry(sink string, positions []uint64) (int, error) {
-	queue, err := l.p.d.store.Queue(sink)
+	queue, err := l.queue(sink)
 	if err != nil {
-		return 0, translate(err)
+		return 0, err
 	}
 	// They come behind later events of their objects.
 	return queue.RetryDeadLetters(uint32(record.Replay), positions...)
 }
 
 func (l letters) Drop(sink string, positions []uint64) (int, error) {
-	queue, err := l.p.d.store.Queue(sink)
+	queue, err := l.queue(sink)
 	if err != nil {
-		return 0, translate(err)
+		return 0, err
 	}
 	return queue.DropDeadLetters(positions...)
 }

@@ -68,7 +68,18 @@ func TestLines(t *testing.T) {
 		{"gap", sample(func(e *event.Event) {
 			e.Type = event.Gap
 			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, FromResourceVersion: "10", ToResourceVersion: "20", Cause: "expired"}
-		}), "06:07:08.090 GAP     pods.v1  nothing is known from version 10 to 20 (expired)"},
+			e.Gap.From, e.Gap.To = e.Time.Add(-time.Minute), e.Time
+		}), "06:07:08.090 GAP     pods.v1  nothing is known from 06:06:08.090 to 06:07:08.090 (expired, version 10 to 20)"},
+		{"gap of an object since another day", sample(func(e *event.Event) {
+			e.Type = event.Gap
+			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, Namespace: "prod", Name: "web", Cause: "unreadable"}
+			e.Gap.From, e.Gap.To = e.Time.Add(-24*time.Hour), e.Time
+		}), "06:07:08.090 GAP     pods.v1 prod/web  nothing is known from 2026-11-20 06:07:08.090 to 06:07:08.090 (unreadable)"},
+		{"gap of a sink in a namespace", sample(func(e *event.Event) {
+			e.Type = event.Gap
+			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, Namespace: "prod", Cause: "removed"}
+			e.Gap.From, e.Gap.To = e.Time.Add(-time.Minute), e.Time
+		}), "06:07:08.090 GAP     pods.v1 in prod  nothing is known from 06:06:08.090 to 06:07:08.090 (removed)"},
 	} {
 		if got := string(pretty.Printer{}.Append(nil, test.event)); got != test.want+"\n" {
 			t.Errorf("%s: got\n%swant\n%s", test.name, got, test.want)

@@ -45,9 +45,12 @@ var verbs = map[event.Type]struct {
 	event.Gap:     {"GAP    ", magenta},
 }
 
+// clock is the layout of a time within a day.
+const clock = "15:04:05.000"
+
 // Append appends e as one line that ends in a newline.
 func (p Printer) Append(dst []byte, e *event.Event) []byte {
-	dst = p.styled(dst, dim, e.Time.Local().Format("15:04:05.000"))
+	dst = p.styled(dst, dim, e.Time.Local().Format(clock))
 	dst = append(dst, ' ')
 	verb, known := verbs[e.Type]
 	if !known {
@@ -56,7 +59,7 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 	dst = p.styled(dst, verb.style, verb.text)
 	dst = append(dst, ' ')
 	if e.Gap != nil {
-		return p.appendGap(dst, e.Gap)
+		return appendGap(dst, e)
 	}
 	dst = appendPadded(dst, e.Resource.Kind, 12)
 	dst = append(dst, ' ')
@@ -94,15 +97,41 @@ func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 	return appendClean(append(dst, "  "...), changes)
 }
 
-func (p Printer) appendGap(dst []byte, g *event.GapData) []byte {
+// appendGap appends what nothing is known about, and of when.
+func appendGap(dst []byte, e *event.Event) []byte {
+	g := e.Gap
 	dst = appendClean(dst, g.Resource.String())
-	dst = append(dst, "  nothing is known from version "...)
-	dst = appendClean(dst, g.FromResourceVersion)
-	dst = append(dst, " to "...)
-	dst = appendClean(dst, g.ToResourceVersion)
+	switch {
+	case g.Name != "":
+		dst = appendClean(append(dst, ' '), strings.TrimPrefix(g.Namespace+"/"+g.Name, "/"))
+	case g.Namespace != "":
+		dst = appendClean(append(dst, " in "...), g.Namespace)
+	}
+	dst = append(dst, "  nothing is known"...)
+	if !g.From.IsZero() {
+		dst = append(dst, " from "...)
+		dst = appendClock(dst, g.From, e.Time)
+		dst = append(dst, " to "...)
+		dst = appendClock(dst, g.To, e.Time)
+	}
 	dst = append(dst, " ("...)
 	dst = appendClean(dst, g.Cause)
+	if g.FromResourceVersion != "" && g.ToResourceVersion != "" {
+		dst = append(dst, ", version "...)
+		dst = appendClean(dst, g.FromResourceVersion)
+		dst = append(dst, " to "...)
+		dst = appendClean(dst, g.ToResourceVersion)
+	}
 	return append(dst, ")\n"...)
+}
+
+// appendClock appends a time as that of an event, with its date if that is another one.
+func appendClock(dst []byte, t, of time.Time) []byte {
+	t, of = t.Local(), of.Local()
+	if t.YearDay() != of.YearDay() || t.Year() != of.Year() {
+		dst = t.AppendFormat(dst, "2006-01-02 ")
+	}
+	return t.AppendFormat(dst, clock)
 }
 
 // notes are the marks of an event that a reader should not miss.

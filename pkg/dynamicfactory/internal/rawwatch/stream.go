@@ -197,7 +197,7 @@ func (w *stream) end(ctx context.Context, cause string, err error) {
 	if apiclient.IsExpired(err) {
 		w.source.stats.contact(func(t *Counters) { t.Expired++ })
 	}
-	w.source.log(ctx).Info("the history of the watch is lost; relisting", "cause", cause, "err", err)
+	w.source.log(ctx).Info("the watch can't be resumed; listing to find what changed meanwhile", "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
 	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // a stopped reflector does not list
 }
