@@ -24,6 +24,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -495,6 +496,15 @@ func (d *depot) steps() []step {
 			return errors.Join(err, d.begin(names...))
 		}},
 		{"kill and start", 2, func() error { return d.begin(d.kill()...) }},
+		{"new limits", 2, func() error {
+			// Not less: the buffers are those of the budget at the opening.
+			d.limits.MaxBytes = []int64{24 << 20, 64 << 20}[r.IntN(2)]
+			d.limits.DeadLetterMaxBytes = []int64{0, 1000, 100_000}[r.IntN(3)]
+			d.store.SetLimits(d.limits)
+			return nil
+		}},
+		{"back up", 2, d.backUp},
+		{"a bad bit outside of the tables", 2, d.flipOutside},
 		{"a bad byte", 1, func() error {
 			names, err := d.end()
 			if err != nil {
@@ -506,6 +516,92 @@ func (d *depot) steps() []step {
 			return d.begin(names...)
 		}},
 	}
+}
+
+// backUp copies the store while it is written to, and checks the copy.
+func (d *depot) backUp() error {
+	const dir = "/backup"
+	if err := d.disk.RemoveAll(dir); err != nil { // a kill may have brought the last one back
+		return err
+	}
+	done := make(chan error, 1)
+	go func(st *store.Store) { done <- st.Backup(context.Background(), dir) }(d.store)
+	busy := d.commit(1+d.r.IntN(100), 4_000, func() bool { return true })
+	if err := errors.Join(busy, <-done); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	report, err := inspect.CheckFS(d.disk, dir)
+	if err == nil && !report.OK() && !d.damaged {
+		err = fmt.Errorf("the backup has problems: %q", report.Problems)
+	}
+	return errors.Join(err, d.disk.RemoveAll(dir))
+}
+
+// flipOutside changes a bit of a file that is no table. The store refuses to open then, or has everything,
+// except for the last commits of a write-ahead log, which look like interrupted ones.
+func (d *depot) flipOutside() error {
+	configured, err := d.end()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, dir := range []string{"store", "store/db"} {
+		in, err := d.disk.List(dir)
+		if err != nil {
+			return err
+		}
+		slices.Sort(in)
+		for _, name := range in {
+			if name = filepath.Join(dir, name); !strings.HasSuffix(name, ".sst") {
+				names = append(names, name)
+			}
+		}
+	}
+	name := names[d.r.IntN(len(names))]
+	content, err := d.content(name)
+	if err != nil || len(content) == 0 {
+		return errors.Join(err, d.begin(configured...))
+	}
+	d.say(name)
+	whole := bytes.Clone(content)
+	content[d.r.IntN(len(content))] ^= 1 << d.r.IntN(8)
+	if err := d.rewrite(name, content); err != nil {
+		return err
+	}
+	damaged := d.damaged
+	d.damaged = false
+	err = d.begin(configured...)
+	d.damaged = damaged || strings.HasSuffix(name, ".log")
+	if !errors.Is(err, store.ErrDamaged) {
+		return err
+	}
+	d.damaged = damaged
+	if err := d.rewrite(name, whole); err != nil {
+		return err
+	}
+	return d.begin(configured...)
+}
+
+// content is a file's; empty for a directory.
+func (d *depot) content(name string) ([]byte, error) {
+	if info, err := d.disk.mem.Stat(name); err != nil || info.IsDir() {
+		return nil, err
+	}
+	f, err := d.disk.mem.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(f)
+	return content, errors.Join(err, f.Close())
+}
+
+func (d *depot) rewrite(name string, content []byte) error {
+	out, err := d.disk.mem.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(content)
+	return errors.Join(err, out.Sync(), out.Close())
 }
 
 // replay gives a sink a part of the log again, unless there is no room for a minute.
@@ -636,12 +732,8 @@ func (d *depot) flip() error {
 		return nil
 	}
 	name := filepath.Join("store/db", names[d.r.IntN(len(names))])
-	f, err := d.disk.mem.Open(name)
+	content, err := d.content(name)
 	if err != nil {
-		return err
-	}
-	content, err := io.ReadAll(f)
-	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	// Behind the first half of a table that is not tiny are the indexes, without which it
@@ -651,12 +743,7 @@ func (d *depot) flip() error {
 	}
 	content[d.r.IntN(max(len(content)/2, 1))] ^= 1 << d.r.IntN(8)
 	d.damaged = true
-	out, err := d.disk.mem.Create(name, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(content)
-	return errors.Join(err, out.Sync(), out.Close())
+	return d.rewrite(name, content)
 }
 
 func (d *depot) say(what string) {

@@ -67,6 +67,9 @@ func (d *disk) synced() {
 func newDisk(mem *vfs.MemFS) *disk {
 	d := &disk{mem: mem}
 	d.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpLink { // of a backup
+			time.Sleep(100 * time.Millisecond)
+		}
 		if op.Kind != errorfs.OpFileSync && op.Kind != errorfs.OpFileSyncData && op.Kind != errorfs.OpFileSyncTo {
 			return nil
 		}
