@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -148,5 +149,30 @@ func TestStreamInPlaceOfAnother(t *testing.T) {
 	}
 	if x, err := second.Extent(t.Context()); err != nil || x.Last != end.Last {
 		t.Errorf("the second stream ends at %d, was at %d: %v", x.Last, end.Last, err)
+	}
+}
+
+// TestServerParted: a writer whose server is parted from the others, and keeps the connection, continues with another.
+func TestServerParted(t *testing.T) {
+	t.Parallel()
+	nodes := natstest.StartClusterBehind(t)
+	c := configOf(t, "J", nodes...)
+	c.NATS.URLs = nil
+	var ways []*testkit.Proxy
+	for _, n := range nodes {
+		ways = append(ways, testkit.NewProxy(t, strings.TrimPrefix(n.URL, "nats://")))
+		c.NATS.URLs = append(c.NATS.URLs, "nats://"+ways[len(ways)-1].Addr)
+	}
+	ways[1].Cut()
+	ways[2].Cut()
+	w, _ := contend(t, open(t, c), store.Position{})
+	ways[1].Restore()
+	ways[2].Restore()
+	nodes[0].Part()
+	defer nodes[0].Join()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := w.Append(ctx, []byte("batch")); err != nil {
+		t.Fatal(err)
 	}
 }

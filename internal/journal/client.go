@@ -39,6 +39,7 @@ type Client struct {
 	known uint64    // guarded by mu; the highest sequence that the stream has had, by what this client has seen
 	lacks uint64    // guarded by mu; a sequence that the stream has had and does not have, by the answers of servers
 	since time.Time // guarded by mu; that they answer so; zero: they do not
+	heard time.Time // guarded by mu; when a request was answered, or the connection cut, last
 }
 
 // attempt bounds a request. An election in the stream's cluster takes longer: requests are repeated.
@@ -50,7 +51,7 @@ const repeatAfter = 100 * time.Millisecond
 // Open connects, and makes the stream if it is missing. One attempt; [ErrStream] is an error that another does not help
 // against.
 func Open(ctx context.Context, c Config) (*Client, error) {
-	j := &Client{Config: c, closed: make(chan struct{})}
+	j := &Client{Config: c, closed: make(chan struct{}), heard: time.Now()}
 	conn, err := natsclient.Connect(&c.NATS, &j.line,
 		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -179,12 +180,33 @@ func (j *Client) believe(last, had uint64) error {
 	return fmt.Errorf("%w: the stream %s ends at %d and had %d", errBehind, j.Stream, last, had)
 }
 
+// elsewhereAfter is how long requests fail until the connection is cut, and made to another server: longer than elections.
+const elsewhereAfter = 12 * time.Second
+
+// reached takes in the outcome of a request. A server that is parted from the others keeps its clients, and has no answers.
+func (j *Client) reached(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	const unavailable = 503
+	var answer *jetstream.APIError
+	switch {
+	case err == nil, errors.As(err, &answer) && answer.Code != unavailable:
+		j.heard = time.Now()
+	case time.Since(j.heard) > elsewhereAfter:
+		j.heard = time.Now()
+		now, cancel := context.WithCancel(context.Background())
+		j.line.CutWhen(now)
+		cancel()
+	}
+}
+
 // Extent asks the stream's leader, so it fails while there is none, and while a server that does not lead any more answers in its place:
 // an end before an entry that this client knows of is returned only when servers have insisted on it.
 func (j *Client) Extent(ctx context.Context) (Extent, error) { return j.extent(ctx, 0) }
 
 // extent is Extent of a stream that is known to have had a sequence.
-func (j *Client) extent(ctx context.Context, had uint64) (Extent, error) {
+func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
+	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	info, err := j.stream.Info(ctx)

@@ -93,7 +93,8 @@ func (j *Client) snapshots(ctx context.Context, create bool) (jetstream.Stream, 
 }
 
 // Snapshot returns what there is; nil for none. [ErrSnapshot] and the errors of entries are final.
-func (j *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
+func (j *Client) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
+	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
 	defer cancel()
 	stream, err := j.snapshots(ctx, false)

@@ -185,6 +185,7 @@ func (j *Client) publish(ctx context.Context, m *nats.Msg, last uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	_, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.Stream), jetstream.WithExpectLastSequence(last), jetstream.WithRetryAttempts(0))
+	j.reached(err)
 	return err
 }
 
@@ -194,6 +195,7 @@ func (w *Writer) resolve(ctx context.Context, m *nats.Msg) (written, absent bool
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	there, err := w.j.stream.GetMsg(ctx, w.last+1)
+	w.j.reached(err)
 	switch {
 	case err == nil && there.Header.Get(header) == m.Header.Get(header):
 		return true, false, nil

@@ -46,6 +46,7 @@ type said struct {
 	At     time.Time
 	Last   uint64 // sequence of the last entry in its directory
 	Leads  bool   // since this line
+	Term   uint64 // with which it leads
 	Wrote  int    // so many records are committed
 	Holds  bool   // a delivery asked at that time, and may begin
 	Ended  bool   // the last line
@@ -112,7 +113,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 	if err != nil {
 		return err
 	}
-	say(said{Leads: true})
+	say(said{Leads: true, Term: m.State().Term})
 	running.Go(func() { _ = s.Run(ctx) })                   // its error is that of the store
 	every(300*time.Millisecond, func() { _ = m.Keep(ctx) }) // as above
 	every(often, func() {
@@ -145,6 +146,7 @@ type process struct {
 	mu        sync.Mutex
 	last      uint64    // guarded by mu
 	wrote     int       // guarded by mu
+	term      uint64    // guarded by mu; 0: it has not led
 	led, held time.Time // guarded by mu; when it began to lead, and when a delivery could begin last
 	end       *said     // guarded by mu; nil: it was killed
 }
@@ -155,7 +157,7 @@ func (p *process) hear(s said) {
 	p.last, p.wrote = max(p.last, s.Last), max(p.wrote, s.Wrote)
 	switch {
 	case s.Leads:
-		p.led = s.At
+		p.led, p.term = s.At, s.Term
 	case s.Holds:
 		p.held = s.At
 	case s.Ended:
@@ -167,6 +169,7 @@ func (p *process) hear(s said) {
 type heard struct {
 	last      uint64
 	wrote     int
+	term      uint64
 	led, held time.Time
 	end       *said
 }
@@ -174,7 +177,7 @@ type heard struct {
 func (p *process) heard() heard {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return heard{p.last, p.wrote, p.led, p.held, p.end}
+	return heard{p.last, p.wrote, p.term, p.led, p.held, p.end}
 }
 
 func (p *process) running() bool {
@@ -305,13 +308,33 @@ func (l *lives) verdict(p *process) {
 	case p.killed:
 	case h.end == nil:
 		l.t.Fatalf("writer %d ended without a word", p.writer)
-	case h.end.Stolen: // by one that may not know yet: the answer to its first entry hangs
+	case h.end.Stolen:
+		l.stolen(p)
 	case h.end.Error != "":
 		l.t.Fatalf("writer %d: %s", p.writer, h.end.Error)
 	}
 	if next := l.next(p); next != nil && h.held.After(next.heard().led) {
 		l.t.Errorf("writer %d could begin a delivery at %v, writer %d led since %v", p.writer, h.held, next.writer, next.heard().led)
 	}
+}
+
+// stolen checks that another replica has begun a term after a process that says so. It may not know yet: the answer to its first
+// entry hangs.
+func (l *lives) stolen(p *process) {
+	l.t.Helper()
+	if l.torn[p.writer] {
+		return // the entry is gone with its stream
+	}
+	term := p.heard().term
+	l.await(fmt.Sprintf("writer %d ends because another leads; the last term is not after its own, %d", p.writer, term), func() bool {
+		var f struct{ Term uint64 }
+		s, err := l.js.Stream(l.t.Context(), "J")
+		if err != nil {
+			return false
+		}
+		m, err := s.GetLastMsgForSubject(l.t.Context(), "watcherd.journal.J")
+		return err == nil && json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &f) == nil && f.Term > term
+	})
 }
 
 // next is the first process that led after another did.
@@ -335,6 +358,7 @@ func (l *lives) deposed(p *process) {
 	if h := p.heard(); h.end == nil || !h.end.Stolen {
 		l.t.Fatalf("the writer %d that was replaced: %+v", p.writer, h.end)
 	}
+	l.stolen(p)
 }
 
 // covered returns when there is a snapshot that the journal continues, and both replicas have what the stream has.
@@ -620,6 +644,8 @@ func TestLives(t *testing.T) {
 			node.Kill()
 		case 2:
 			node.Freeze()
+		case 3:
+			node.Part()
 		}
 		since := l.now[leader].heard().led
 		if trouble.name == "cut off the follower" || trouble.name == "purge" {
@@ -635,8 +661,10 @@ func TestLives(t *testing.T) {
 			node.Start()
 		case 2:
 			node.Thaw()
+		case 3:
+			node.Join()
 		}
-		if servers <= 2 {
+		if servers <= 3 {
 			l.healthy()
 		}
 		leader = l.lead(since)

@@ -244,6 +244,7 @@ type follower struct {
 	alive    time.Time // last sign of a leader, or of a journal that has none itself
 	resigned bool
 	failing  bool // the last read failed
+	full     bool // the stream takes no entry that begins a term; since the last entry
 }
 
 const (
@@ -396,7 +397,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
 		return err
 	}
-	f.alive, f.resigned = time.Now(), e.Kind == journal.Resign
+	f.alive, f.resigned, f.full = time.Now(), e.Kind == journal.Resign, false
 	f.note(func(s *replica.State) {
 		if s.Leader != e.Replica {
 			f.cfg.Log.Info("this replica follows", "leader", e.Replica, "term", e.Term)
