@@ -198,6 +198,7 @@ type lives struct {
 	now     [2]*process
 	all     []*process
 	torn    map[int]bool // writers whose last records were lost with the stream
+	stolen  []*process   // which ended because another leads, by their word
 }
 
 func (l *lives) start(i int) *process {
@@ -309,7 +310,7 @@ func (l *lives) verdict(p *process) {
 	case h.end == nil:
 		l.t.Fatalf("writer %d ended without a word", p.writer)
 	case h.end.Stolen:
-		l.stolen(p)
+		l.stolen = append(l.stolen, p)
 	case h.end.Error != "":
 		l.t.Fatalf("writer %d: %s", p.writer, h.end.Error)
 	}
@@ -318,23 +319,25 @@ func (l *lives) verdict(p *process) {
 	}
 }
 
-// stolen checks that another replica has begun a term after a process that says so. It may not know yet: the answer to its first
-// entry hangs.
-func (l *lives) stolen(p *process) {
+// succeeded checks that another replica has begun a term after each process that ended because of that. It may not know yet: the answer
+// to its first entry hangs.
+func (l *lives) succeeded() {
 	l.t.Helper()
-	if l.torn[p.writer] {
-		return // the entry is gone with its stream
-	}
-	term := p.heard().term
-	l.await(fmt.Sprintf("writer %d ends because another leads; the last term is not after its own, %d", p.writer, term), func() bool {
-		var f struct{ Term uint64 }
+	var last struct{ Term uint64 }
+	l.await("the stream has no last entry", func() bool {
 		s, err := l.js.Stream(l.t.Context(), "J")
 		if err != nil {
 			return false
 		}
 		m, err := s.GetLastMsgForSubject(l.t.Context(), "watcherd.journal.J")
-		return err == nil && json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &f) == nil && f.Term > term
+		return err == nil && json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &last) == nil
 	})
+	for _, p := range l.stolen {
+		if term := p.heard().term; last.Term <= term && !l.torn[p.writer] { // else the entry is gone with its stream
+			l.t.Errorf("writer %d ended because another leads; its own term, %d, is the last", p.writer, term)
+		}
+	}
+	l.stolen = nil
 }
 
 // next is the first process that led after another did.
@@ -358,7 +361,7 @@ func (l *lives) deposed(p *process) {
 	if h := p.heard(); h.end == nil || !h.end.Stolen {
 		l.t.Fatalf("the writer %d that was replaced: %+v", p.writer, h.end)
 	}
-	l.stolen(p)
+	l.stolen = append(l.stolen, p)
 }
 
 // covered returns when there is a snapshot that the journal continues, and both replicas have what the stream has.
@@ -668,6 +671,7 @@ func TestLives(t *testing.T) {
 			l.healthy()
 		}
 		leader = l.lead(since)
+		l.succeeded()
 		if n%10 == 9 || n == count-1 {
 			l.check()
 			l.start(0)

@@ -79,13 +79,12 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 		return true, fmt.Errorf("the journal's snapshot of sequence %d: %w", snapshot.Last, err)
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
-	case snapshot.Last >= at.Last && snapshot.Term >= at.Term:
-	default: // what the snapshot lacks must follow it
-		has, err := m.client.Has(ctx, at)
-		if err != nil {
+	}
+	if snapshot.Last < at.Last || snapshot.Term < at.Term { // the journal must have what it lacks
+		switch has, err := m.client.Has(ctx, at); {
+		case err != nil:
 			return true, err
-		}
-		if !has {
+		case !has:
 			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
 				journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
 		}
