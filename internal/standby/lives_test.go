@@ -192,7 +192,7 @@ func (p *process) running() bool {
 // lives are two replicas, each with the network between it and the servers, and all processes that they were.
 type lives struct {
 	*group
-	js      jetstream.JetStream
+	js      []jetstream.JetStream // of each server: one may be stopped, or parted from the others
 	journal *journal.Client
 	nets    [2][]*testkit.Proxy
 	now     [2]*process
@@ -325,12 +325,17 @@ func (l *lives) succeeded() {
 	l.t.Helper()
 	var last struct{ Term uint64 }
 	l.await("the stream has no last entry", func() bool {
-		s, err := l.js.Stream(l.t.Context(), "J")
-		if err != nil {
-			return false
-		}
-		m, err := s.GetLastMsgForSubject(l.t.Context(), "watcherd.journal.J")
-		return err == nil && json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &last) == nil
+		return l.ask(func(js jetstream.JetStream) error {
+			s, err := js.Stream(l.t.Context(), "J")
+			if err != nil {
+				return err
+			}
+			m, err := s.GetLastMsgForSubject(l.t.Context(), "watcherd.journal.J")
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &last)
+		}) == nil
 	})
 	for _, p := range l.stolen {
 		if term := p.heard().term; last.Term <= term && !l.torn[p.writer] { // else the entry is gone with its stream
@@ -386,13 +391,25 @@ func (l *lives) covered() {
 func (l *lives) stream() (info *jetstream.StreamInfo) {
 	l.t.Helper()
 	l.await("the stream does not answer", func() bool {
-		s, err := l.js.Stream(l.t.Context(), "J")
-		if err == nil {
-			info = s.CachedInfo()
-		}
-		return err == nil
+		return l.ask(func(js jetstream.JetStream) error {
+			s, err := js.Stream(l.t.Context(), "J")
+			if err == nil {
+				info = s.CachedInfo()
+			}
+			return err
+		}) == nil
 	})
 	return info
+}
+
+// ask returns when a server has done what it is asked for, or with an error of the last.
+func (l *lives) ask(do func(jetstream.JetStream) error) (err error) {
+	for _, js := range l.js {
+		if err = do(js); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // healthy returns when all servers have what the stream has.
@@ -452,8 +469,13 @@ var troubles = []struct {
 		state := l.stream().State
 		before := state.FirstSeq + random.Uint64N(state.LastSeq-state.FirstSeq+1)
 		l.await("the stream is not purged", func() bool {
-			s, err := l.js.Stream(l.t.Context(), "J")
-			return err == nil && s.Purge(l.t.Context(), jetstream.WithPurgeSequence(before)) == nil
+			return l.ask(func(js jetstream.JetStream) error {
+				s, err := js.Stream(l.t.Context(), "J")
+				if err != nil {
+					return err
+				}
+				return s.Purge(l.t.Context(), jetstream.WithPurgeSequence(before))
+			}) == nil
 		})
 		l.covered()
 	}},
@@ -499,11 +521,11 @@ func (l *lives) recreate(*rand.Rand, int) {
 	l.t.Helper()
 	again := l.stream().Config
 	l.await("the stream is not deleted", func() bool {
-		err := l.js.DeleteStream(l.t.Context(), "J")
+		err := l.js[0].DeleteStream(l.t.Context(), "J")
 		return err == nil || errors.Is(err, jetstream.ErrStreamNotFound)
 	})
 	l.await("the stream is not made", func() bool {
-		_, err := l.js.CreateStream(l.t.Context(), again)
+		_, err := l.js[0].CreateStream(l.t.Context(), again)
 		return err == nil
 	})
 	for _, p := range l.now {
@@ -539,6 +561,7 @@ func (l *lives) check() {
 		l.await("it does not stop", func() bool { return !p.running() })
 		l.verdict(p)
 	}
+	l.succeeded()
 	first, second := l.replicas[leader], l.replicas[1-leader]
 	if err := l.group.lead(first); err != nil {
 		t.Fatal(err)
@@ -608,13 +631,17 @@ func TestLives(t *testing.T) {
 			l.nets[i] = append(l.nets[i], testkit.NewProxy(t, strings.TrimPrefix(n.URL, "nats://")))
 		}
 	}
-	nc, err := nats.Connect(strings.Join(l.urls(), ","), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if l.js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
+	for _, n := range l.nodes {
+		nc, err := nats.Connect(n.URL, nats.MaxReconnects(-1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.js = append(l.js, js)
 	}
 	l.await("the servers do not answer", func() (ok bool) {
 		c, err := configOf("", l.urls(), l.maxBytes, 0)
