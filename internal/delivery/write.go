@@ -51,6 +51,8 @@ const heldPoll = 100 * time.Millisecond
 // whileFree returns a context that ends with errHeld when Hold would wait. Call end after its last use.
 func (e *engine) whileFree(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	atOnce, done := context.WithCancel(ctx)
+	done()
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
@@ -65,13 +67,6 @@ func (e *engine) whileFree(ctx context.Context) (_ context.Context, end func()) 
 		watching.Wait()
 	}
 }
-
-// atOnce is done: with it, Hold does not wait.
-var atOnce = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // drain settles the writes in flight. After a failure of the store, which failed and the
 // result are, no outcome can be recorded, so they are cancelled at once.

@@ -194,9 +194,7 @@ func (j *Client) reached(err error) {
 		j.heard = time.Now()
 	case time.Since(j.heard) > elsewhereAfter:
 		j.heard = time.Now()
-		now, cancel := context.WithCancel(context.Background())
-		j.line.CutWhen(now)
-		cancel()
+		j.line.Cut()
 	}
 }
 

@@ -68,7 +68,7 @@ func (r *Replica) Position() Position { return r.position }
 // Fresh reports whether the directory had nothing in it when it was opened.
 func (r *Replica) Fresh() bool { return r.fresh }
 
-// ErrLoss: a directory is no copy of its journal.
+// ErrLoss means that a directory is no copy of its journal.
 var ErrLoss = errors.New("the store has lost keys that its journal has had")
 
 // Loss returns [ErrLoss] if the directory lacks keys: a table of it is damaged, or a repair has removed a damaged block while
