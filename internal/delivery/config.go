@@ -56,7 +56,8 @@ type Config struct {
 
 	Heartbeat Heartbeat // default none
 
-	// Hold returns nil when a write may begin, or the context's error. nil: at any time.
+	// Hold returns nil when a write may begin, or the context's error; with a context that is done it does not wait. A write
+	// that is under way when none may begin is cancelled. nil: at any time.
 	Hold func(context.Context) error
 
 	Paused bool // begin as after [Worker.Pause]

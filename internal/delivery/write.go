@@ -7,8 +7,10 @@ import (
 	"hash/fnv"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -33,8 +35,37 @@ func (e *engine) write(ctx context.Context, b *batch) (err error) {
 		if err := e.cfg.Hold(ctx); err != nil {
 			return err
 		}
+		var end func()
+		ctx, end = e.whileFree(ctx)
+		defer end()
 	}
 	return e.sink.Write(ctx, b.events)
+}
+
+// errHeld ends a write that is under way when none may begin: it may consist of several requests.
+var errHeld = errors.New("no delivery may begin now; this one is repeated")
+
+// heldPoll is how often Hold is asked during a write.
+const heldPoll = 100 * time.Millisecond
+
+// whileFree returns a context that ends with errHeld when Hold would wait. Call end after its last use.
+func (e *engine) whileFree(ctx context.Context) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	atOnce, done := context.WithCancel(ctx)
+	done()
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			_ = wait.For(ctx, heldPoll) // the context is looked at next
+			if e.cfg.Hold(atOnce) != nil {
+				cancel(errHeld)
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
 }
 
 // drain settles the writes in flight. After a failure of the store, which failed and the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,6 +34,12 @@ type Client struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	closed chan struct{} // by the connection, at its end
+
+	mu    sync.Mutex
+	known uint64    // guarded by mu; the highest sequence that the stream has had, by what this client has seen
+	lacks uint64    // guarded by mu; a sequence that the stream has had and does not have, by the answers of servers
+	since time.Time // guarded by mu; that they answer so; zero: they do not
+	heard time.Time // guarded by mu; when a request was answered, or the connection cut, last
 }
 
 // attempt bounds a request. An election in the stream's cluster takes longer: requests are repeated.
@@ -44,7 +51,7 @@ const repeatAfter = 100 * time.Millisecond
 // Open connects, and makes the stream if it is missing. One attempt; [ErrStream] is an error that another does not help
 // against.
 func Open(ctx context.Context, c Config) (*Client, error) {
-	j := &Client{Config: c, closed: make(chan struct{})}
+	j := &Client{Config: c, closed: make(chan struct{}), heard: time.Now()}
 	conn, err := natsclient.Connect(&c.NATS, &j.line,
 		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -137,8 +144,67 @@ type Extent struct {
 	MaxBytes    int64 // -1: no bound
 }
 
-// Extent asks the stream's leader, so it fails while there is none.
-func (j *Client) Extent(ctx context.Context) (Extent, error) {
+// errBehind: a server answers for the stream that lacks what the stream has had. It passes, or the stream has lost entries.
+var errBehind = errors.New("the server that answers for the journal is behind, or the journal has lost entries")
+
+// lostAfter is how long servers answer that the stream ends before what it has had, until that is believed. A server that led the
+// stream, and was parted from the others since or stopped, answers with what it had, until it learns of its successor: within
+// twenty seconds.
+const lostAfter = 30 * time.Second
+
+// knows notes that the stream has had a sequence.
+func (j *Client) knows(sequence uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.known = max(j.known, sequence)
+}
+
+// believe returns errBehind for a stream that ends at last and has had more, unless that has been so for lostAfter.
+func (j *Client) believe(last, had uint64) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	had = max(had, j.known)
+	if last >= j.lacks {
+		j.since = time.Time{}
+	}
+	if last >= had {
+		return nil
+	}
+	j.lacks = had
+	if j.since.IsZero() {
+		j.since = time.Now()
+	}
+	if time.Since(j.since) > lostAfter {
+		return nil
+	}
+	return fmt.Errorf("%w: the stream %s ends at %d and had %d", errBehind, j.Stream, last, had)
+}
+
+// elsewhereAfter is how long requests fail until the connection is cut, and made to another server: longer than elections.
+const elsewhereAfter = 12 * time.Second
+
+// reached takes in the outcome of a request. A server that is parted from the others keeps its clients, and has no answers.
+func (j *Client) reached(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	const unavailable = 503
+	var answer *jetstream.APIError
+	switch {
+	case err == nil, errors.As(err, &answer) && answer.Code != unavailable:
+		j.heard = time.Now()
+	case time.Since(j.heard) > elsewhereAfter:
+		j.heard = time.Now()
+		j.line.Cut()
+	}
+}
+
+// Extent asks the stream's leader, so it fails while there is none, and while a server that does not lead any more answers in its place:
+// an end before an entry that this client knows of is returned only when servers have insisted on it.
+func (j *Client) Extent(ctx context.Context) (Extent, error) { return j.extent(ctx, 0) }
+
+// extent is Extent of a stream that is known to have had a sequence.
+func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
+	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	info, err := j.stream.Info(ctx)
@@ -148,7 +214,12 @@ func (j *Client) Extent(ctx context.Context) (Extent, error) {
 	if info.Cluster != nil && info.Cluster.Leader == "" {
 		return Extent{}, errors.New("the journal's stream has no leader")
 	}
-	return Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, info.Config.MaxBytes}, nil
+	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, info.Config.MaxBytes}
+	if err := j.believe(x.Last, had); err != nil {
+		return Extent{}, err
+	}
+	j.knows(x.Last)
+	return x, nil
 }
 
 // Trim removes the messages before a sequence.

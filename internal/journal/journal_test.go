@@ -212,7 +212,8 @@ func TestOthersPast(t *testing.T) {
 	}
 	beyond := last
 	beyond.First, beyond.Last = last.First+1, last.Last+1
-	if err := next(j, beyond); !errors.Is(err, journal.ErrDiverged) {
+	ahead := open(t, c)
+	if err := insist(t, func() error { return next(ahead, beyond) }); !errors.Is(err, journal.ErrDiverged) {
 		t.Errorf("beyond the end: %v", err)
 	}
 	c.Keys = keysOf(t, "another key, another key")

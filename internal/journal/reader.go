@@ -27,6 +27,7 @@ type Reader struct {
 // Read begins to read behind a position. The entry there is looked at, too: it must be the one that
 // the directory has.
 func (j *Client) Read(at store.Position) *Reader {
+	j.knows(at.Last)
 	return &Reader{j: j, at: at, seen: max(at.First, 1) - 1, verified: at.Last == 0}
 }
 
@@ -133,6 +134,7 @@ func (r *Reader) take(m jetstream.Msg) (*Entry, error) {
 		return nil, fmt.Errorf("stream %s: %w", r.j.Stream, err)
 	}
 	r.seen = seq
+	r.j.knows(seq)
 	if e != nil {
 		r.at = e.Position
 	}

@@ -93,7 +93,8 @@ func (j *Client) snapshots(ctx context.Context, create bool) (jetstream.Stream, 
 }
 
 // Snapshot returns what there is; nil for none. [ErrSnapshot] and the errors of entries are final.
-func (j *Client) Snapshot(ctx context.Context) (*Snapshot, error) {
+func (j *Client) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
+	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
 	defer cancel()
 	stream, err := j.snapshots(ctx, false)
@@ -465,12 +466,12 @@ func (d *download) close() {
 // Has reports whether the journal has the last entry of a position: one that continues it. It fails with [ErrDiverged]
 // if it has another there.
 func (j *Client) Has(ctx context.Context, p store.Position) (bool, error) {
-	x, err := j.Extent(ctx)
+	x, err := j.extent(ctx, p.Last)
 	switch {
 	case err != nil:
 		return false, err
 	case x.Last < p.Last:
-		return false, fmt.Errorf("%w: the stream %s ends at %d, the snapshot in %s is of %d", ErrDiverged, j.Stream, x.Last, j.SnapshotStream(), p.Last)
+		return false, fmt.Errorf("%w: the stream %s ends at %d, before %d", ErrDiverged, j.Stream, x.Last, p.Last)
 	case x.First > p.First:
 		return false, nil
 	}
@@ -488,9 +489,19 @@ func (j *Client) Has(ctx context.Context, p store.Position) (bool, error) {
 		return false, fmt.Errorf("entry at sequence %d of the stream %s: %w", p.Last, j.Stream, err)
 	}
 	if f.Term != p.Term || uint64(f.Sum) != p.Sum {
-		return false, fmt.Errorf("%w: the snapshot in %s is of another journal than %s", ErrDiverged, j.SnapshotStream(), j.Stream)
+		return false, fmt.Errorf("%w: at sequence %d of the stream %s is another entry", ErrDiverged, p.Last, j.Stream)
 	}
 	return true, nil
+}
+
+// continues fails with [ErrDiverged] if the journal has another entry at the end of a position than that. It cannot know
+// where the entry is trimmed.
+func (j *Client) continues(ctx context.Context, p store.Position) error {
+	if p.Last == 0 {
+		return nil
+	}
+	_, err := j.Has(ctx, p)
+	return err
 }
 
 // dropSnapshot removes the snapshot of a journal that another follows in the same stream.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // Writer appends entries, until another does.
@@ -21,7 +22,8 @@ type Writer struct {
 	j       *Client
 	replica string
 	id      string
-	at      store.Position
+	term    uint64
+	at      store.Position            // of the last entry; without a Last in a journal that begins
 	last    uint64                    // sequence of the stream's last message
 	proof   atomic.Pointer[time.Time] // when this was the writer for sure: see Age
 	written atomic.Uint64             // bytes of all messages
@@ -38,11 +40,13 @@ func full(err error) bool {
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
-// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream; [ErrFull] to be
-// called again after the stream was trimmed.
+// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream; [ErrDiverged] if another
+// stream of the same length has taken its place; [ErrFull] to be called again after the stream was trimmed.
 func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
-	w := &Writer{j: r.j, replica: replica, id: rand.Text(), at: r.at, last: r.seen}
-	w.at.Term++
+	if err := r.j.continues(ctx, r.at); err != nil {
+		return nil, nil, err
+	}
+	w := &Writer{j: r.j, replica: replica, id: rand.Text(), term: r.at.Term + 1, at: r.at, last: r.seen}
 	e, err := w.append(ctx, Term, nil)
 	if err != nil {
 		return nil, nil, err
@@ -60,8 +64,7 @@ func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, er
 	if err := j.dropSnapshot(ctx); err != nil { // it is of another past
 		return nil, nil, err
 	}
-	w := &Writer{j: j, replica: replica, id: rand.Text(), last: x.Last}
-	w.at.Term = x.Last + 1 // there were fewer terms than messages
+	w := &Writer{j: j, replica: replica, id: rand.Text(), term: x.Last + 1, last: x.Last} // there were fewer terms than messages
 	w.at.Sum = mathrand.Uint64() | 1
 	e, err := w.append(ctx, Term, nil)
 	if err != nil {
@@ -106,7 +109,7 @@ func (w *Writer) Written() uint64 { return w.written.Load() }
 
 func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, error) {
 	e := &Entry{Kind: kind, Replica: w.replica, Batch: batch}
-	e.Term, e.Sum = w.at.Term, after(w.at.Sum, w.at.Term, kind, w.id, batch)
+	e.Term, e.Sum = w.term, after(w.at.Sum, w.term, kind, w.id, batch)
 	f := frame{Kind: kind, Term: e.Term, Replica: w.replica, Writer: w.id, Prev: sum(w.at.Sum), Sum: sum(e.Sum)}
 	headers, bodies, err := w.j.Keys.parts(f, batch, int(w.j.conn.MaxPayload()))
 	if err != nil {
@@ -119,6 +122,7 @@ func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, e
 			return nil, err
 		}
 		w.last++
+		w.j.knows(w.last)
 		w.written.Add(uint64(len(headers[i]) + len(body)))
 	}
 	e.Last = w.last
@@ -130,26 +134,39 @@ func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, e
 // before a term: only a writer trims.
 func (w *Writer) publish(ctx context.Context, m *nats.Msg, kind Kind) error {
 	var silent time.Time // when it was said that there is no answer
+	var failure error    // of the last attempt to send it
 	began := time.Now()
-	for {
-		sent := time.Now()
-		err := w.j.publish(ctx, m, w.last)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, nats.ErrMaxPayload) {
-			var written bool
-			if written, err = w.j.resolve(ctx, m, w.last, err); written {
-				// An earlier attempt wrote it: another may have followed since, and lead.
-				sent, err = began, nil
+	// Another stream may have taken the place of this one, and have grown to its length: after a silence, and after a
+	// failure, a look at the stream comes first.
+	for absent := w.proof.Load() == nil || w.Age() < attempt; ctx.Err() == nil; {
+		sent, written := time.Now(), false
+		if absent {
+			failure = w.j.publish(ctx, m, w.last)
+			written = failure == nil
+		}
+		err := failure
+		if !written && ctx.Err() == nil && !errors.Is(err, nats.ErrMaxPayload) {
+			written, absent, err = w.resolve(ctx, m)
+			switch {
+			case written: // by an earlier attempt: another may have followed since, and lead
+				sent = began
+			case absent && failure == nil:
+				continue
+			case absent:
+				err = failure
+			case failure != nil:
+				err = fmt.Errorf("%w (and then %w)", failure, err)
 			}
 		}
 		switch {
-		case err == nil:
+		case written:
 			w.proof.Store(&sent)
 			if !silent.IsZero() {
 				w.j.Log.Info("the journal answers again", "after", time.Since(began).Round(time.Millisecond))
 			}
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("append to the journal: %w", ctx.Err())
+			continue
 		case errors.Is(err, store.ErrStolen), errors.Is(err, ErrDiverged), errors.Is(err, nats.ErrMaxPayload):
 			return err
 		case kind == Term && full(err):
@@ -159,43 +176,45 @@ func (w *Writer) publish(ctx context.Context, m *nats.Msg, kind Kind) error {
 			silent = time.Now()
 			w.j.Log.Warn("the journal does not take anything; nothing is recorded until it does", "error", err)
 		}
-		select {
-		case <-time.After(repeatAfter):
-		case <-ctx.Done():
-		}
+		_ = wait.For(ctx, repeatAfter) // the context is looked at next
 	}
+	return fmt.Errorf("append to the journal: %w", ctx.Err())
 }
 
 func (j *Client) publish(ctx context.Context, m *nats.Msg, last uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	_, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.Stream), jetstream.WithExpectLastSequence(last), jetstream.WithRetryAttempts(0))
+	j.reached(err)
 	return err
 }
 
-// resolve finds out whether a message is in the stream behind the sequence last, after its publish returned failure.
-// If it is not, and can be repeated, the error is failure.
-func (j *Client) resolve(ctx context.Context, m *nats.Msg, last uint64, failure error) (written bool, err error) {
+// resolve reports whether a message is in the stream behind what this writer has written, or is absent and may be sent: the
+// stream ends with what this writer has written. It is neither with an error.
+func (w *Writer) resolve(ctx context.Context, m *nats.Msg) (written, absent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	there, err := j.stream.GetMsg(ctx, last+1)
-	if err == nil {
-		if there.Header.Get(header) == m.Header.Get(header) {
-			return true, nil
-		}
-		return false, fmt.Errorf("%w: another replica writes the journal since sequence %d of the stream %s", store.ErrStolen, last+1, j.Stream)
+	there, err := w.j.stream.GetMsg(ctx, w.last+1)
+	w.j.reached(err)
+	switch {
+	case err == nil && there.Header.Get(header) == m.Header.Get(header):
+		return true, false, nil
+	case err == nil:
+		return false, false, fmt.Errorf("%w: another replica writes the journal since sequence %d of the stream %s", store.ErrStolen, w.last+1, w.j.Stream)
+	case !errors.Is(err, jetstream.ErrMsgNotFound):
+		return false, false, err
 	}
-	if !errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, fmt.Errorf("%w (and then %w)", failure, err)
-	}
-	x, err := j.Extent(ctx)
+	x, err := w.j.extent(ctx, w.last)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("%w (and then %w)", failure, err)
-	case x.First > last+1:
-		return false, fmt.Errorf("%w: another replica writes the journal, and has trimmed the stream %s up to %d", store.ErrStolen, j.Stream, x.First)
-	case x.Last < last:
-		return false, fmt.Errorf("%w: the stream %s has lost entries, it ends at %d and had %d", ErrDiverged, j.Stream, x.Last, last)
+		return false, false, err
+	case x.First > w.last+1:
+		return false, false, fmt.Errorf("%w: another replica writes the journal, and has trimmed the stream %s up to %d", store.ErrStolen, w.j.Stream, x.First)
+	case x.Last < w.last:
+		return false, false, fmt.Errorf("%w: the stream %s has lost entries, it ends at %d and had %d", ErrDiverged, w.j.Stream, x.Last, w.last)
+	case x.Last > w.last:
+		return false, false, errors.New("the journal has grown this moment")
 	}
-	return false, failure
+	err = w.j.continues(ctx, w.at)
+	return false, err == nil, err
 }

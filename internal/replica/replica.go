@@ -35,7 +35,7 @@ type Member interface {
 	// Run keeps the journal, until ctx is done or the store fails.
 	Run(ctx context.Context) error
 	// Hold returns nil when a delivery may begin: no other replica leads, even if this process or its
-	// machine was stopped for a while.
+	// machine was stopped for a while. With a ctx that is done it does not wait.
 	Hold(ctx context.Context) error
 	// Erase returns when nothing that the store deleted or overwrote before is left in the journal or in
 	// replicas that answer.

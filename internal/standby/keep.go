@@ -103,7 +103,10 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 // makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this
 // directory.
 func (f *follower) makeRoom(ctx context.Context) error {
-	f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it")
+	if !f.full {
+		f.full = true
+		f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it")
+	}
 	if err := f.folder.Sync(); err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ type said struct {
 	At     time.Time
 	Last   uint64 // sequence of the last entry in its directory
 	Leads  bool   // since this line
+	Term   uint64 // with which it leads
 	Wrote  int    // so many records are committed
 	Holds  bool   // a delivery asked at that time, and may begin
 	Ended  bool   // the last line
@@ -112,7 +113,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 	if err != nil {
 		return err
 	}
-	say(said{Leads: true})
+	say(said{Leads: true, Term: m.State().Term})
 	running.Go(func() { _ = s.Run(ctx) })                   // its error is that of the store
 	every(300*time.Millisecond, func() { _ = m.Keep(ctx) }) // as above
 	every(often, func() {
@@ -145,6 +146,7 @@ type process struct {
 	mu        sync.Mutex
 	last      uint64    // guarded by mu
 	wrote     int       // guarded by mu
+	term      uint64    // guarded by mu; 0: it has not led
 	led, held time.Time // guarded by mu; when it began to lead, and when a delivery could begin last
 	end       *said     // guarded by mu; nil: it was killed
 }
@@ -155,7 +157,7 @@ func (p *process) hear(s said) {
 	p.last, p.wrote = max(p.last, s.Last), max(p.wrote, s.Wrote)
 	switch {
 	case s.Leads:
-		p.led = s.At
+		p.led, p.term = s.At, s.Term
 	case s.Holds:
 		p.held = s.At
 	case s.Ended:
@@ -167,6 +169,7 @@ func (p *process) hear(s said) {
 type heard struct {
 	last      uint64
 	wrote     int
+	term      uint64
 	led, held time.Time
 	end       *said
 }
@@ -174,7 +177,7 @@ type heard struct {
 func (p *process) heard() heard {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return heard{p.last, p.wrote, p.led, p.held, p.end}
+	return heard{p.last, p.wrote, p.term, p.led, p.held, p.end}
 }
 
 func (p *process) running() bool {
@@ -189,12 +192,13 @@ func (p *process) running() bool {
 // lives are two replicas, each with the network between it and the servers, and all processes that they were.
 type lives struct {
 	*group
-	js      jetstream.JetStream
+	js      []jetstream.JetStream // of each server: one may be stopped, or parted from the others
 	journal *journal.Client
 	nets    [2][]*testkit.Proxy
 	now     [2]*process
 	all     []*process
 	torn    map[int]bool // writers whose last records were lost with the stream
+	stolen  []*process   // which ended because another leads, by their word
 }
 
 func (l *lives) start(i int) *process {
@@ -305,13 +309,40 @@ func (l *lives) verdict(p *process) {
 	case p.killed:
 	case h.end == nil:
 		l.t.Fatalf("writer %d ended without a word", p.writer)
-	case h.end.Stolen: // by one that may not know yet: the answer to its first entry hangs
+	case h.end.Stolen:
+		l.stolen = append(l.stolen, p)
 	case h.end.Error != "":
 		l.t.Fatalf("writer %d: %s", p.writer, h.end.Error)
 	}
 	if next := l.next(p); next != nil && h.held.After(next.heard().led) {
 		l.t.Errorf("writer %d could begin a delivery at %v, writer %d led since %v", p.writer, h.held, next.writer, next.heard().led)
 	}
+}
+
+// succeeded checks that another replica has begun a term after each process that ended because of that. It may not know yet: the answer
+// to its first entry hangs.
+func (l *lives) succeeded() {
+	l.t.Helper()
+	var last struct{ Term uint64 }
+	l.await("the stream has no last entry", func() bool {
+		return l.ask(func(js jetstream.JetStream) error {
+			s, err := js.Stream(l.t.Context(), "J")
+			if err != nil {
+				return err
+			}
+			m, err := s.GetLastMsgForSubject(l.t.Context(), "watcherd.journal.J")
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal([]byte(m.Header.Get("Watcherd-Entry")), &last)
+		}) == nil
+	})
+	for _, p := range l.stolen {
+		if term := p.heard().term; last.Term <= term && !l.torn[p.writer] { // else the entry is gone with its stream
+			l.t.Errorf("writer %d ended because another leads; its own term, %d, is the last", p.writer, term)
+		}
+	}
+	l.stolen = nil
 }
 
 // next is the first process that led after another did.
@@ -335,6 +366,7 @@ func (l *lives) deposed(p *process) {
 	if h := p.heard(); h.end == nil || !h.end.Stolen {
 		l.t.Fatalf("the writer %d that was replaced: %+v", p.writer, h.end)
 	}
+	l.stolen = append(l.stolen, p)
 }
 
 // covered returns when there is a snapshot that the journal continues, and both replicas have what the stream has.
@@ -359,13 +391,25 @@ func (l *lives) covered() {
 func (l *lives) stream() (info *jetstream.StreamInfo) {
 	l.t.Helper()
 	l.await("the stream does not answer", func() bool {
-		s, err := l.js.Stream(l.t.Context(), "J")
-		if err == nil {
-			info = s.CachedInfo()
-		}
-		return err == nil
+		return l.ask(func(js jetstream.JetStream) error {
+			s, err := js.Stream(l.t.Context(), "J")
+			if err == nil {
+				info = s.CachedInfo()
+			}
+			return err
+		}) == nil
 	})
 	return info
+}
+
+// ask returns when a server has done what it is asked for, or with an error of the last.
+func (l *lives) ask(do func(jetstream.JetStream) error) (err error) {
+	for _, js := range l.js {
+		if err = do(js); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // healthy returns when all servers have what the stream has.
@@ -425,8 +469,13 @@ var troubles = []struct {
 		state := l.stream().State
 		before := state.FirstSeq + random.Uint64N(state.LastSeq-state.FirstSeq+1)
 		l.await("the stream is not purged", func() bool {
-			s, err := l.js.Stream(l.t.Context(), "J")
-			return err == nil && s.Purge(l.t.Context(), jetstream.WithPurgeSequence(before)) == nil
+			return l.ask(func(js jetstream.JetStream) error {
+				s, err := js.Stream(l.t.Context(), "J")
+				if err != nil {
+					return err
+				}
+				return s.Purge(l.t.Context(), jetstream.WithPurgeSequence(before))
+			}) == nil
 		})
 		l.covered()
 	}},
@@ -472,11 +521,11 @@ func (l *lives) recreate(*rand.Rand, int) {
 	l.t.Helper()
 	again := l.stream().Config
 	l.await("the stream is not deleted", func() bool {
-		err := l.js.DeleteStream(l.t.Context(), "J")
+		err := l.js[0].DeleteStream(l.t.Context(), "J")
 		return err == nil || errors.Is(err, jetstream.ErrStreamNotFound)
 	})
 	l.await("the stream is not made", func() bool {
-		_, err := l.js.CreateStream(l.t.Context(), again)
+		_, err := l.js[0].CreateStream(l.t.Context(), again)
 		return err == nil
 	})
 	for _, p := range l.now {
@@ -512,6 +561,7 @@ func (l *lives) check() {
 		l.await("it does not stop", func() bool { return !p.running() })
 		l.verdict(p)
 	}
+	l.succeeded()
 	first, second := l.replicas[leader], l.replicas[1-leader]
 	if err := l.group.lead(first); err != nil {
 		t.Fatal(err)
@@ -581,13 +631,17 @@ func TestLives(t *testing.T) {
 			l.nets[i] = append(l.nets[i], testkit.NewProxy(t, strings.TrimPrefix(n.URL, "nats://")))
 		}
 	}
-	nc, err := nats.Connect(strings.Join(l.urls(), ","), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if l.js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
+	for _, n := range l.nodes {
+		nc, err := nats.Connect(n.URL, nats.MaxReconnects(-1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.js = append(l.js, js)
 	}
 	l.await("the servers do not answer", func() (ok bool) {
 		c, err := configOf("", l.urls(), l.maxBytes, 0)
@@ -620,6 +674,8 @@ func TestLives(t *testing.T) {
 			node.Kill()
 		case 2:
 			node.Freeze()
+		case 3:
+			node.Part()
 		}
 		since := l.now[leader].heard().led
 		if trouble.name == "cut off the follower" || trouble.name == "purge" {
@@ -635,11 +691,14 @@ func TestLives(t *testing.T) {
 			node.Start()
 		case 2:
 			node.Thaw()
+		case 3:
+			node.Join()
 		}
-		if servers <= 2 {
+		if servers <= 3 {
 			l.healthy()
 		}
 		leader = l.lead(since)
+		l.succeeded()
 		if n%10 == 9 || n == count-1 {
 			l.check()
 			l.start(0)

@@ -76,12 +76,18 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 	continued, err := m.client.Has(ctx, snapshot.Position)
 	switch {
 	case err != nil:
-		return true, err
+		return true, fmt.Errorf("the journal's snapshot of sequence %d: %w", snapshot.Last, err)
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
-	case snapshot.Last < at.Last || snapshot.Term < at.Term:
-		return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
-			journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+	}
+	if snapshot.Last < at.Last || snapshot.Term < at.Term { // the journal must have what it lacks
+		switch has, err := m.client.Has(ctx, at); {
+		case err != nil:
+			return true, err
+		case !has:
+			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
+				journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+		}
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
 	began := time.Now()

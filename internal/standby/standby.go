@@ -7,6 +7,7 @@
 package standby
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -142,14 +143,14 @@ func identity(dir, host string) (string, error) {
 	return host + "/" + string(id), nil
 }
 
-// Lead follows the journal until this replica leads, and returns the open store. A directory that is empty, or lacks
+// Lead follows the journal until this replica leads, and returns the open store. A directory that is empty, has lost keys, or lacks
 // entries that the journal has no longer, is seeded with the journal's snapshot before. Errors are final: the
 // directory is not of this journal, cannot be opened or fails; or ctx is done.
 func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	for {
 		at, w, err := m.follow(ctx)
 		switch {
-		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed):
+		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed), errors.Is(err, store.ErrLoss):
 			if err := m.seed(ctx, at, err); err != nil {
 				return nil, advise(err)
 			}
@@ -243,6 +244,7 @@ type follower struct {
 	alive    time.Time // last sign of a leader, or of a journal that has none itself
 	resigned bool
 	failing  bool // the last read failed
+	full     bool // the stream takes no entry that begins a term; since the last entry
 }
 
 const (
@@ -374,7 +376,18 @@ func (f *follower) fails(err error) {
 	f.failing, f.alive = true, time.Now()
 }
 
-func (f *follower) apply(ctx context.Context, e *journal.Entry) error {
+// apply applies an entry. It fails with [store.ErrLoss] when another replica leads than this one, whose directory has lost keys.
+func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
+	if e.Replica != f.id {
+		if err := f.folder.Loss(); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				err = cmp.Or(f.folder.Loss(), err)
+			}
+		}()
+	}
 	if e.Kind == journal.Erase { // before the position has it: a crash repeats it
 		f.cfg.Log.Info("what the leader's scrub has removed is erased from the files of this replica")
 		if err := f.folder.Erase(ctx); err != nil {
@@ -384,7 +397,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) error {
 	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
 		return err
 	}
-	f.alive, f.resigned = time.Now(), e.Kind == journal.Resign
+	f.alive, f.resigned, f.full = time.Now(), e.Kind == journal.Resign, false
 	f.note(func(s *replica.State) {
 		if s.Leader != e.Replica {
 			f.cfg.Log.Info("this replica follows", "leader", e.Replica, "term", e.Term)

@@ -1,13 +1,17 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
 // TestLossUnderAJournal damages a block of the leader's tables, which it repairs. The other
@@ -48,19 +52,7 @@ func TestLossUnderAJournal(t *testing.T) {
 			if !damageKeys(t, fs, append(layout.SinkPrefix(prefix, q.id), 0), tc.nth) {
 				t.Fatal("no block is damaged")
 			}
-			lead := func(fs vfs.FS) (*Store, *Queue) {
-				t.Helper()
-				s, err := Open("store", Options{FS: fs, Journal: j.writer()})
-				if err != nil {
-					t.Fatal(err)
-				}
-				q, err := s.Queue("a")
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s, q
-			}
-			s, q = lead(fs)
+			s, q = lead(t, fs, j)
 			before := q.Stats()
 			for _, name := range dataFiles(t, fs, ".sst") {
 				if _, err := s.repairTable("store/db/" + name); err != nil {
@@ -78,7 +70,7 @@ func TestLossUnderAJournal(t *testing.T) {
 			if _, err := j.follow(other); err != nil {
 				t.Fatal(err)
 			}
-			s, q = lead(other)
+			s, q = lead(t, other, j)
 			letters, err := q.DeadLetters(0, 2*n)
 			if err != nil {
 				t.Fatal(err)
@@ -92,4 +84,137 @@ func TestLossUnderAJournal(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRepairAndFailover: a leader removes damaged blocks of its queue and ends before it has counted what is left. The other directory, which
+// has lost nothing, leads and ends the repair. The first is then no copy of the journal, says so, and is one again once it is seeded.
+func TestRepairAndFailover(t *testing.T) {
+	t.Parallel()
+	const n = 2000
+	j, fs, other := &testJournal{}, vfs.NewMem(), vfs.NewMem()
+	s, q := openJournaled(t, fs, j)
+	b := s.NewBatch()
+	for i := range n {
+		b.Append(Record{Time: testEpoch, Payload: fmt.Append(nil, i)}, []Route{{Sink: "a"}})
+	}
+	if err := errors.Join(s.Commit(b), flush(s), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	key := append(layout.SinkPrefix(layout.PrefixQueue, q.id), 0)
+	for nth, damaged := 0, 0; damaged < 4; nth += 3 { // at least two blocks, which the store can be opened without
+		if !damageKeys(t, fs, key, nth) {
+			t.Fatalf("%d places are damaged", damaged)
+		}
+		if s, err := Open("store", Options{FS: fs, Journal: j.writer()}); err != nil {
+			damageKeys(t, fs, key, nth) // as it was
+		} else if err := s.Close(); err != nil {
+			t.Fatal(err)
+		} else {
+			damaged++
+		}
+	}
+	s, _ = lead(t, fs, j)
+	removed := 0
+	for _, name := range dataFiles(t, fs, ".sst") {
+		path := "store/db/" + name
+		levels, err := s.db.SSTables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range slices.Concat(levels...) {
+			if name != table.BackingSSTNum.String()+".sst" {
+				continue
+			}
+			patches, err := salvage.FindPatches(content(t, fs, name), table.Smallest, table.Largest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range patches { // one after the other, as if they were found so
+				s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
+				if err := errors.Join(s.restate([]layout.Range{p.Lost}, s.damaged.uncounted), s.overwrite(path, []salvage.Patch{p})); err != nil {
+					t.Fatal(err)
+				}
+				removed++
+			}
+		}
+	}
+	if removed < 2 {
+		t.Fatalf("%d blocks are removed", removed)
+	}
+	if err := s.Close(); err != nil { // without the count
+		t.Fatal(err)
+	}
+
+	loss := func(fs vfs.FS) error {
+		t.Helper()
+		r, err := OpenReplica("store", Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return errors.Join(r.Loss(), r.Close())
+	}
+	if _, err := j.follow(other); err != nil {
+		t.Fatal(err)
+	}
+	if err := loss(other); err != nil {
+		t.Errorf("the directory that follows: %v", err)
+	}
+	s, q = lead(t, other, j)
+	if err := s.resumeRepair(); err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Stats(); got.Length != n+100 || got.DeadLetters != 0 {
+		t.Errorf("the directory that has lost nothing: %+v", got)
+	}
+	if err := loss(fs); !errors.Is(err, ErrLoss) {
+		t.Errorf("the directory with the loss: %v", err)
+	}
+	var dump bytes.Buffer
+	at, err := s.Dump(t.Context(), &dump)
+	if err := errors.Join(err, s.Close(), Seed(t.Context(), "store", Options{FS: fs}, &dump, at), loss(fs)); err != nil {
+		t.Fatal(err)
+	}
+	s, q = lead(t, fs, j)
+	if got, there := q.Stats(), len(read(t, q, 0, 2*n)); got.Length != int64(there) || there != n+100 {
+		t.Errorf("%d entries are there, %+v", there, got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLeaveJournalWithLoss: a directory that has lost entries, and leaves the journal in which another has led since, counts what it has.
+func TestLeaveJournalWithLoss(t *testing.T) {
+	t.Parallel()
+	j, fs := &testJournal{}, vfs.NewMem()
+	s, q := openJournaled(t, fs, j)
+	b := s.db.NewBatch()
+	lost := layout.Range{Lower: layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, 20), Upper: layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, 40)}
+	if err := errors.Join(b.DeleteRange(lost.Lower, lost.Upper, nil), b.Commit(pebble.Sync), s.files.NoteLoss(), s.Close(), LeaveJournal("store", Options{FS: fs})); err != nil {
+		t.Fatal(err)
+	}
+	s, q = lead(t, fs, &testJournal{})
+	if err := s.resumeRepair(); err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Stats(); got.Length != 80 || got.DeadLetters != 1 {
+		t.Errorf("%+v", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lead opens a store with a sink as the next writer of a journal.
+func lead(t *testing.T, fs vfs.FS, j *testJournal) (*Store, *Queue) {
+	t.Helper()
+	s, err := Open("store", Options{FS: fs, Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := s.Queue("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, q
 }

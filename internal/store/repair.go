@@ -33,6 +33,10 @@ import (
 //
 // After a crash between 1 and 3, the next Run finds the note and does the last step; a
 // block that is still damaged is found again.
+//
+// A journal has the note, but not the loss: the directory in which the next Run finds it may be another, and complete. So
+// a directory with a journal notes its own loss in a file, before 2, for good: once another directory has led, it is no
+// copy of that, with whatever counts (see Replica.Loss).
 
 // compactionPause is how long a compaction waits for the repair of a table on which an
 // earlier one failed.
@@ -121,6 +125,16 @@ func (d *damagedTables) done(path string, err error) {
 func passes(err error) bool {
 	_, ok := errors.AsType[syscall.Errno](err)
 	return ok
+}
+
+// first returns the name of a table that is damaged, "" if none is known.
+func (d *damagedTables) first() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for path := range d.tables {
+		return filepath.Base(path)
+	}
+	return ""
 }
 
 // cause returns the error of a failed repair, nil if there is none.
@@ -259,6 +273,11 @@ func (s *Store) repairTable(path string) ([]layout.Range, error) {
 }
 
 func (s *Store) overwrite(path string, patches []salvage.Patch) error {
+	if s.sequencer != nil {
+		if err := s.files.NoteLoss(); err != nil {
+			return err
+		}
+	}
 	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
@@ -410,6 +429,9 @@ func (s *Store) recountLost(lost []layout.Range) error {
 	return s.apply(b, pebble.Sync, b.Delete(layout.RepairKey(), nil))
 }
 
+// everything is the range of all keys.
+var everything = layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}
+
 // resumeRepair does the last step of a repair that a crash interrupted.
 func (s *Store) resumeRepair() error {
 	if err := s.use(); err != nil {
@@ -426,7 +448,7 @@ func (s *Store) resumeRepair() error {
 	}
 	if errors.Is(err, ErrUnreadable) || errors.Is(err, layout.ErrMalformed) {
 		// The ranges are lost: everything is counted, after the repair of this damage.
-		s.damaged.uncounted = []layout.Range{{Lower: []byte{0}, Upper: []byte{0xff}}}
+		s.damaged.uncounted = []layout.Range{everything}
 		s.damaged.report(err)
 		return nil
 	}

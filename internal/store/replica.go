@@ -16,6 +16,7 @@ type Replica struct {
 	s        *Store // of which the files and Pebble are open, and nothing is loaded
 	position Position
 	fresh    bool
+	lossy    bool
 }
 
 // OpenReplica opens or creates the directory; see [Open] for its errors.
@@ -31,6 +32,9 @@ func OpenReplica(dir string, o Options) (*Replica, error) {
 	r := &Replica{s: s}
 	if r.position, err = s.position(); err == nil {
 		r.fresh, err = s.isFresh()
+	}
+	if err == nil {
+		r.lossy, err = s.files.HasLoss()
 	}
 	if err == nil {
 		err = s.Err()
@@ -63,6 +67,21 @@ func (r *Replica) Position() Position { return r.position }
 
 // Fresh reports whether the directory had nothing in it when it was opened.
 func (r *Replica) Fresh() bool { return r.fresh }
+
+// ErrLoss means that a directory is no copy of its journal.
+var ErrLoss = errors.New("the store has lost keys that its journal has had")
+
+// Loss returns [ErrLoss] if the directory lacks keys: a table of it is damaged, or a repair has removed a damaged block while
+// it led. It may lead all the same, if no other directory has led since; else it must be seeded.
+func (r *Replica) Loss() error {
+	if r.lossy {
+		return fmt.Errorf("%w: a damaged block was removed", ErrLoss)
+	}
+	if table := r.s.damaged.first(); table != "" {
+		return fmt.Errorf("%w: the table %s is damaged", ErrLoss, table)
+	}
+	return nil
+}
 
 // Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
 func (r *Replica) Apply(p Position, batch []byte) error {
@@ -116,6 +135,11 @@ func LeaveJournal(dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = r.s.db.Delete(layout.JournalKey(), pebble.Sync)
+	b := r.s.db.NewBatch()
+	err = b.Delete(layout.JournalKey(), nil)
+	if r.lossy { // another directory may have ended the repair
+		err = errors.Join(err, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil))
+	}
+	err = errors.Join(err, b.Commit(pebble.Sync), b.Close())
 	return errors.Join(err, r.Close())
 }

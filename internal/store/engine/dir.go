@@ -23,6 +23,7 @@ const (
 	lockFile  = "LOCK"
 	ownerFile = "OWNER"
 	dataDir   = "db"
+	lossFile  = "LOSS" // in dataDir; it goes with that
 )
 
 // The errors of a directory that belongs to another process.
@@ -248,6 +249,21 @@ func checkpoint(db *pebble.DB, path string) (err error) {
 		}
 	}()
 	return db.Checkpoint(path, pebble.WithFlushedWAL())
+}
+
+// NoteLoss notes, durably, that the store lacks what was written to it. Only Replace ends that.
+func (d *Dir) NoteLoss() error {
+	data := DataPath(d.fence, d.path)
+	return replaceFile(d.fence, data, d.fence.PathJoin(data, lossFile), nil)
+}
+
+// HasLoss reports whether a loss is noted.
+func (d *Dir) HasLoss() (bool, error) {
+	_, err := d.fence.Stat(d.fence.PathJoin(DataPath(d.fence, d.path), lossFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Opened ends the opening.

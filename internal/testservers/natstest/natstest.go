@@ -20,6 +20,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // nodeEnv makes the test binary a server instead, so that it can be killed, or stopped,
@@ -59,6 +61,7 @@ type Spec struct {
 	MaxPayload     int32
 	ClusterPort    int    // 0: no cluster
 	Routes         string // of the cluster
+	Advertise      string // to the cluster, in place of the address; "": that
 	NoAdvertise    bool   // clients learn no addresses of the cluster but those that they have
 }
 
@@ -97,7 +100,7 @@ func runNode(text string) error {
 		o.Users = append(o.Users, n.Users[i].option())
 	}
 	if n.ClusterPort != 0 {
-		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.ClusterPort, NoAdvertise: n.NoAdvertise}
+		o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.ClusterPort, NoAdvertise: n.NoAdvertise, Advertise: n.Advertise}
 		o.Routes = server.RoutesFromStr(n.Routes)
 	}
 	s, err := server.NewServer(o)
@@ -118,9 +121,10 @@ type Node struct {
 	Name string
 	URL  string
 
-	t    testing.TB
-	spec Spec
-	cmd  *exec.Cmd
+	t     testing.TB
+	spec  Spec
+	cmd   *exec.Cmd
+	links []*testkit.Proxy // to the other servers, and from them
 }
 
 // Start starts a server that is killed at the end of the test.
@@ -217,7 +221,8 @@ func StartCluster(t testing.TB) []*Node {
 	return startCluster(t, Spec{})
 }
 
-// StartClusterBehind starts three servers whose clients learn no addresses but those that they are given: proxies.
+// StartClusterBehind starts three servers whose clients learn no addresses but those that they are given: proxies. Between
+// the servers are proxies, too.
 func StartClusterBehind(t testing.TB) []*Node {
 	t.Helper()
 	return startCluster(t, Spec{NoAdvertise: true})
@@ -226,7 +231,6 @@ func StartClusterBehind(t testing.TB) []*Node {
 func startCluster(t testing.TB, s Spec) []*Node {
 	t.Helper()
 	var ports []int
-	var routes []string
 	var taken []net.Listener // until all ports are known
 	for range 3 {            // the servers must know each other's ports beforehand
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -234,18 +238,48 @@ func startCluster(t testing.TB, s Spec) []*Node {
 			t.Fatal(err)
 		}
 		taken = append(taken, l)
-		route := (&url.URL{Scheme: "nats", Host: l.Addr().String()}).String()
-		ports, routes = append(ports, portOf(route)), append(routes, route)
+		ports = append(ports, portOf("nats://"+l.Addr().String()))
 	}
 	for _, l := range taken {
 		l.Close()
 	}
-	var nodes []*Node
-	for i, port := range ports {
-		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), -1, port, strings.Join(routes, ",")
-		nodes = append(nodes, Start(t, s))
+	nodes := make([]*Node, len(ports))
+	links := make([][]*testkit.Proxy, len(ports)) // of each node
+	for i := range ports {
+		var routes []string
+		for k, port := range ports {
+			addr := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+			if s.NoAdvertise && k != i {
+				p := testkit.NewProxy(t, addr)
+				links[i], links[k] = append(links[i], p), append(links[k], p)
+				addr = p.Addr
+			}
+			routes = append(routes, "nats://"+addr)
+		}
+		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), -1, ports[i], strings.Join(routes, ",")
+		if s.NoAdvertise {
+			s.Advertise = "127.0.0.1:1" // nobody listens there: what the others learn of a server is no way around the proxies
+		}
+		nodes[i] = Start(t, s)
+	}
+	for i, n := range nodes {
+		n.links = links[i]
 	}
 	return nodes
+}
+
+// Part cuts the server off from the others of a cluster that is behind proxies, but not from its clients, until Join.
+func (n *Node) Part() {
+	for _, p := range n.links {
+		p.Cut()
+	}
+}
+
+// Join ends Part.
+func (n *Node) Join() {
+	for _, p := range n.links {
+		p.Restore()
+	}
 }
 
 // Connect returns a client of the server, until the test ends: for what others do to a stream.

@@ -223,11 +223,14 @@ func (l *Line) handshake(host string) func(net.Conn) (net.Conn, error) {
 
 // CutWhen cuts the line when ctx ends before stop is called.
 func (l *Line) CutWhen(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.conn != nil {
-			_ = l.conn.Close() // the client reports the loss
-		}
-	})
+	return context.AfterFunc(ctx, l.Cut)
+}
+
+// Cut cuts the line. The client connects to another server, if there is one.
+func (l *Line) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		_ = l.conn.Close() // the client reports the loss
+	}
 }
