@@ -11,6 +11,7 @@ import (
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -35,7 +36,7 @@ func TestGapWaitsForItsList(t *testing.T) {
 }
 
 // TestGapOfAnUnknownStretch reports a gap only if its list shows a difference, or the
-// stretch is long.
+// stretch is long. Else the history alone has it.
 func TestGapOfAnUnknownStretch(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for _, tc := range []struct {
@@ -43,7 +44,7 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 		listed string // the version of the object in the list
 		want   []string
 	}{
-		{time.Minute, "1", nil},
+		{time.Minute, "1", []string{"gap   "}},
 		{time.Minute, "2", []string{"gap   ", "updated a u1 2"}},
 		{6 * time.Minute, "1", []string{"gap   "}},
 		{-1, "1", []string{"gap   "}},         // nobody knows since when
@@ -62,6 +63,9 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 			events := r.Expect(tc.want...)
 			if len(events) > 0 {
 				g := events[0].Gap
+				if quiet := tc.blind == time.Minute && tc.listed == "1"; quiet != (g.Cause == record.CauseQuiet) {
+					t.Errorf("the cause is %s", g.Cause)
+				}
 				if g.Resource != s.Resource || g.From.Unix() != gap.FromTime.Unix() || !g.To.Equal(now) {
 					t.Errorf("the gap is %+v", g)
 				}
@@ -148,7 +152,7 @@ func TestGapAndTheDeletionsOfItsList(t *testing.T) {
 }
 
 // TestQuietGapEnds ends a short gap with a list that shows no difference: the checkpoint
-// has it no more.
+// has it no more, and the history has it.
 func TestQuietGapEnds(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
@@ -159,7 +163,7 @@ func TestQuietGapEnds(t *testing.T) {
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 2}},
 		updatedIn(s, r.Object("a", "u1", "1").WithPosition(2), nil),
 	)
-	r.Expect()
+	r.Expect("gap   ")
 	if cp := r.saved(s); s.open != nil || cp.Gap != nil || cp.ResourceVersion != "9" {
 		t.Errorf("open is %+v, the checkpoint %+v", s.open, cp)
 	}
