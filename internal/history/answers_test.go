@@ -699,7 +699,7 @@ func TestUnreadableObject(t *testing.T) {
 	})
 }
 
-// Hashes of two keys are compared nowhere, whatever the clock shows: not in a diff, and not in blame.
+// Hashes of two keys are compared nowhere, also where the clock was set back: not in a diff, and not in blame.
 func TestHashesOfTwoKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
@@ -740,7 +740,7 @@ func TestHashesOfTwoKeys(t *testing.T) {
 	})
 }
 
-// The gap of a sink that was not configured is none of the history.
+// A gap of a sink that was not configured is not one of the history.
 func TestGapOfASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
