@@ -124,7 +124,7 @@ func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
 		}
 		return rec, nil
 	case r.gone(sequence):
-		return nil, nil
+		return nil, nil //nolint:nilnil // as it states
 	}
 	found := false
 	err = r.rows(sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
