@@ -306,6 +306,9 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 			fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: one of the times is in a gap: the last state before it is compared")
 		}
 	}
+	if d.Rekeyed {
+		fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: the redaction key changed between the states: whether redacted values differ is not known")
+	}
 	if d.Diff == "" {
 		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "No difference.")
 		return err

@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -421,11 +422,11 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 				page.LeftOut++
 				break
 			}
-			at := moment(v.Time)
-			if _, err := ask(path, url.Values{"at": {at}}); err != nil {
+			version := url.Values{"version": {strconv.FormatUint(v.Sequence, 10)}}
+			if _, err := ask(path, version); err != nil {
 				return err
 			}
-			if _, err := ask(append(path, "diff"), url.Values{"to": {at}}); err != nil {
+			if _, err := ask(append(path, "diff"), version); err != nil {
 				return err
 			}
 			if v.Time.Before(r.From) {

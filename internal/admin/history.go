@@ -22,9 +22,11 @@ import (
 // History answers what was recorded. *history.Reader implements it.
 type History interface {
 	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
+	AtVersion(o history.Object, sequence uint64) (history.State, error)
 	ListAt(ctx context.Context, all history.Objects, t time.Time, after string, limit int) (history.List, error)
 	Versions(ctx context.Context, q history.VersionQuery) (history.Versions, error)
 	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
+	DiffVersion(ctx context.Context, o history.Object, base, sequence uint64) (history.Difference, error)
 	Query(ctx context.Context, q history.Query) (history.Page, error)
 	Histogram(ctx context.Context, f history.Filter, buckets int) (history.Histogram, error)
 	Changes(ctx context.Context, f history.Filter, byOwner bool) (history.Changes, error)
@@ -184,11 +186,28 @@ func badContinue(err error) error {
 }
 
 // diff answers with the difference of an object's states at ?from= and ?to=, which is now if
-// it is left out. Without ?from= it is that of the last change.
+// it is left out. Without ?from= it is that of the last change. With ?version= it is that of a version
+// to the version ?base=, or without that to the state before.
 func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 	o, err := s.historyObject(r)
 	if err != nil {
 		return nil, err
+	}
+	version, err := sequence(query, "version")
+	if err != nil {
+		return nil, err
+	}
+	base, err := sequence(query, "base")
+	switch {
+	case err != nil:
+		return nil, err
+	case version != 0 && (query.Get("from") != "" || query.Get("to") != ""):
+		return nil, problemf(http.StatusBadRequest, "from and to are times, and version is one of a change: use either")
+	case version != 0:
+		d, err := s.cfg.History.DiffVersion(r.Context(), o, base, version)
+		return d, noVersion(err, &o)
+	case base != 0:
+		return nil, problemf(http.StatusBadRequest, "base is compared with a version: version is required")
 	}
 	from, err := gone(query, "from") // it may be later than to
 	if err != nil {
@@ -206,6 +225,28 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 		return nil, problemf(http.StatusNotFound, "no change of %s %q is recorded", o.Resource, o.Name)
 	}
 	return d, err
+}
+
+// noVersion is an error as a problem, if it is of the client's version.
+func noVersion(err error, o *history.Object) error {
+	if errors.Is(err, history.ErrNoVersion) {
+		return problemf(http.StatusNotFound, "%s %q: %v", o.Resource, o.Name, err)
+	}
+	return err
+}
+
+// objectVersion answers with the state that a version of an object left.
+func (s *Server) objectVersion(w http.ResponseWriter, r *http.Request, o history.Object, version uint64) error {
+	release, ok := take(r, s.asks)
+	if !ok {
+		return nil
+	}
+	defer release()
+	state, err := s.cfg.History.AtVersion(o, version)
+	if err != nil {
+		return noVersion(err, &o)
+	}
+	return answer(w, state)
 }
 
 // objectsAt answers as objects does, of the time at: with one state, or a page of them.
@@ -331,6 +372,19 @@ func moment(query url.Values, key string) (time.Time, error) {
 		return t, problemf(http.StatusBadRequest, "%s: %v", key, err)
 	}
 	return t, nil
+}
+
+// sequence is a record of the query, 0 if it is not there.
+func sequence(query url.Values, key string) (uint64, error) {
+	text := query.Get(key)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, problemf(http.StatusBadRequest, "%s must be the sequence of a version", key)
+	}
+	return n, nil
 }
 
 func number(query url.Values, key string, usual, most int) (int, error) {

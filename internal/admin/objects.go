@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -40,7 +41,8 @@ const (
 //	/api/v1/objects/RESOURCE/NAME             one that is in no namespace
 //
 // with ?labelSelector=, ?name=, ?limit=, ?continue= and ?columns=true for lists, and ?metadata=true
-// for objects without spec, status and data. ?at= asks the history for the states of a time.
+// for objects without spec, status and data. ?at= asks the history for the states of a time, ?version= for
+// the one that a version of an object left.
 func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	view, err := s.cfg.Objects.View(r.PathValue("resource"))
 	if err != nil {
@@ -59,9 +61,17 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	if namespaced && first == "" {
 		first = query.Get("namespace")
 	}
+	version, err := sequence(query, "version")
+	if err != nil {
+		return err
+	}
 	switch at, err := gone(query, "at"); {
 	case err != nil:
 		return err
+	case version != 0 && (name == "" || !at.IsZero()):
+		return problemf(http.StatusBadRequest, "version is one of an object, without a time: name the object, and leave at out")
+	case version != 0:
+		return s.objectVersion(w, r, history.Object{Resource: resource, Namespace: first, Name: name}, version)
 	case !at.IsZero():
 		return s.objectsAt(w, r, resource, first, name, at)
 	}

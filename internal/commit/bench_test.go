@@ -47,7 +47,7 @@ func BenchmarkUpdate(b *testing.B) {
 func BenchmarkHistory(b *testing.B) {
 	for name, spec := range map[string]route.Spec{
 		"object":   {},
-		"metadata": {Payload: []string{"metadata"}},
+		"summary":  {Payload: []string{"summary"}},
 		"unrouted": {Watches: []string{"another"}},
 	} {
 		for _, history := range []bool{true, false, true, false} {

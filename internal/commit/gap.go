@@ -38,7 +38,9 @@ func (c *gapFound) process(g *group) error {
 func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 	s := c.feed
 	if s.open != nil && !ofList && p > s.open.Position && s.listed == nil {
-		g.unharmed(s)
+		if err := g.unharmed(s, c.at); err != nil {
+			return err
+		}
 	}
 	for len(s.pending) > 0 {
 		end := p
@@ -97,7 +99,9 @@ func (g *group) settle(s *Feed) error {
 		}
 	}
 	if s.open != nil && s.position >= s.open.Position && s.listed == nil {
-		g.unharmed(s)
+		if err := g.unharmed(s, g.c.cfg.Now()); err != nil {
+			return err
+		}
 	}
 	if s.relisted != 0 && !s.swept && s.position+1 >= s.relisted {
 		s.swept = true
@@ -106,11 +110,26 @@ func (g *group) settle(s *Feed) error {
 	return nil
 }
 
-// unharmed ends a gap whose list shows that nothing is missing.
-func (g *group) unharmed(s *Feed) {
-	g.c.metrics.unharmed(s)
-	g.c.quiet.add(s, s.open)
+// unharmed ends a gap whose list shows no difference. Objects may have come and gone meanwhile: the
+// history has it, and no sink.
+func (g *group) unharmed(s *Feed, at time.Time) error {
+	gap := *s.open
 	s.open = nil
+	g.c.metrics.unharmed(s)
+	g.c.quiet.add(s, &gap)
+	if gap.Cause != dynamicfactory.CauseExpired {
+		return nil
+	}
+	gap.Cause = record.CauseQuiet
+	g.targets = g.targets[:0]
+	for _, h := range s.Watches() {
+		if h.Watch.History {
+			if err := g.appendGap(s, h, at, &gap); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (g *group) report(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
@@ -152,7 +171,7 @@ func (q *quietGaps) log(l *slog.Logger) {
 
 // gap delivers a gap to the watches of the feed that it concerns, nil: all.
 func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, concerns func(WatchRef) bool) error {
-	namespace, name := cmp.Or(gap.Namespace, s.Key.Namespace), gap.Name
+	namespace := cmp.Or(gap.Namespace, s.Key.Namespace)
 	for _, h := range s.Watches() {
 		if concerns != nil && !concerns(h) || gap.Namespace != "" && !h.Reads(namespace) {
 			continue
@@ -165,19 +184,28 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, concerns fun
 		if len(g.targets) == 0 && !h.Watch.History {
 			continue
 		}
-		data := &event.GapData{
-			Watch: h.Watch.Name, Resource: s.Resource, Namespace: namespace, Name: name,
-			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
-			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
+		if err := g.appendGap(s, h, at, gap); err != nil {
+			return err
 		}
-		scope := s.idScope() + "/" + h.Watch.Name + "/" + gap.Cause + "/" + ledger.Key(namespace, name) // feeds of one resource may lose the same versions
-		r := record.Record{Event: event.Event{
-			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
-			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
-		}, Targets: g.targets}
-		if _, err := g.appendThrottled(&r, event.Inside, true); err != nil {
-			return fmt.Errorf("record gap of %s: %w", s.ID, err)
-		}
+	}
+	return nil
+}
+
+// appendGap records a gap of a watch for the targets.
+func (g *group) appendGap(s *Feed, h WatchRef, at time.Time, gap *dynamicfactory.Gap) error {
+	namespace, name := cmp.Or(gap.Namespace, s.Key.Namespace), gap.Name
+	data := &event.GapData{
+		Watch: h.Watch.Name, Resource: s.Resource, Namespace: namespace, Name: name,
+		FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
+		From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
+	}
+	scope := s.idScope() + "/" + h.Watch.Name + "/" + gap.Cause + "/" + ledger.Key(namespace, name) // feeds of one resource may lose the same versions
+	r := record.Record{Event: event.Event{
+		ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
+		Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
+	}, Targets: g.targets}
+	if _, err := g.appendThrottled(&r, event.Inside, true); err != nil {
+		return fmt.Errorf("record gap of %s: %w", s.ID, err)
 	}
 	return nil
 }
@@ -187,4 +215,4 @@ const CauseAudit = "consistencyCheck"
 
 // CauseRemoved is the cause of the gap that is delivered to a sink that was not configured for
 // a time.
-const CauseRemoved = "removed"
+const CauseRemoved = record.CauseRemoved

@@ -163,7 +163,7 @@ func (s *Feed) listing(objects bool) {
 		return
 	}
 	if next, ok := sub.NextList(s.position, objects); ok {
-		s.list = list{&ledger.Listing{ResourceVersion: next.ResourceVersion, Rewound: s.rewind}, next.End}
+		s.list = list{&ledger.Listing{ResourceVersion: next.ResourceVersion, Rewound: s.rewind, Blind: s.blindTo != 0}, next.End}
 		if s.first == "" && !s.rewind {
 			s.first = next.ResourceVersion
 		}

@@ -110,10 +110,14 @@ func (c *Committer) Prepare(s *Feed) error {
 			s.start = relist
 			s.list.mark = cp.Listing
 			s.rewind = cp.Listing != nil && cp.Listing.Rewound
+			const first = 1 // the position of the first list
 			if cp.Gap != nil {
 				gap := *cp.Gap
-				gap.Position = 1 // the first list's
-				s.open, s.blindTo = &gap, gap.Position
+				gap.Position = first
+				s.open, s.blindTo = &gap, first
+			}
+			if cp.Listing != nil && cp.Listing.Blind {
+				s.blindTo = first
 			}
 		}
 	}

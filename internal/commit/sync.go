@@ -105,7 +105,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		if err != nil {
 			return err
 		}
-		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at})
+		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at, blind: true})
 	})
 	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported", "error", err)

@@ -3,8 +3,11 @@ package history
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,10 +16,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -492,6 +498,275 @@ func TestTimesOutOfOrder(t *testing.T) {
 	})
 }
 
+// A version is that of its record, and no other's: records share a time, and the clock may have been
+// set back.
+func TestVersionsByTheirSequence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		ctx, h := t.Context(), w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		h.OnAdd(w.object("b", "u2"), false)
+		rest()
+		second := w.object("a", "u3")
+		h.OnUpdate(first, second) // deleted and created again
+		rest()
+		w.skew.Store(-int64(10 * time.Minute))
+		third := w.object("a", "u3")
+		h.OnUpdate(second, third)
+		rest()
+		v, err := w.r.Versions(ctx, VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		if len(v.Items) != 4 || !v.Items[1].Time.Equal(v.Items[2].Time) || !v.Items[0].Time.Before(v.Items[1].Time) {
+			t.Fatalf("got %+v", v)
+		}
+		for i, want := range []struct {
+			of       *compact.Object
+			followed bool // a state
+		}{{third, true}, {second, false}, {nil, true}, {first, false}} {
+			text := ""
+			if want.of != nil {
+				raw, err := want.of.AppendJSON(nil)
+				w.must(err)
+				text = shape(raw)
+			}
+			s, err := w.r.AtVersion(pod("a"), v.Items[i].Sequence)
+			w.must(err)
+			if s.As != Exact || s.Exists != (text != "") || shape(s.Object) != text {
+				t.Errorf("version %d is %s %q, want %q", i, s.As, shape(s.Object), text)
+			}
+			d, err := w.r.DiffVersion(ctx, pod("a"), 0, v.Items[i].Sequence)
+			w.must(err)
+			if d.From.Exists != want.followed || d.To.Exists != (text != "") || d.Diff == "" {
+				t.Errorf("version %d: got %+v", i, d)
+			}
+		}
+		d, err := w.r.DiffVersion(ctx, pod("a"), v.Items[3].Sequence, v.Items[0].Sequence)
+		w.must(err)
+		if !strings.Contains(d.Diff, "-  uid: u1") || !strings.Contains(d.Diff, "+  uid: u3") {
+			t.Errorf("got %+v", d)
+		}
+		other, err := w.r.Versions(ctx, VersionQuery{Object: pod("b"), Limit: 1})
+		w.must(err)
+		for _, sequence := range []uint64{other.Items[0].Sequence, w.st.LogStats().Last + 1} {
+			if _, err := w.r.AtVersion(pod("a"), sequence); !errors.Is(err, ErrNoVersion) {
+				t.Errorf("%d: %v", sequence, err)
+			}
+		}
+		w.r.store = damagedAt{w.st, v.Items[0].Sequence}
+		if d, err := w.r.DiffVersion(ctx, pod("a"), 0, v.Items[0].Sequence); err != nil || d.From.As != Gap || d.To.As != Gap {
+			t.Errorf("of a damaged record: %+v %v", d, err)
+		}
+	})
+}
+
+// lost loses the history of ten minutes in which all objects change, and shows them one by one.
+func (w *world) lost(shown func(name string)) {
+	known, from, h := maps.Clone(w.cluster), w.now(), w.c.Handler(w.feed)
+	all := slices.Sorted(maps.Keys(known))
+	time.Sleep(10 * time.Minute)
+	for _, name := range all {
+		w.cluster[name] = w.object(name, string(known[name].GetUID()))
+	}
+	end := w.seen
+	w.list.Store(&dynamicfactory.List{ResourceVersion: fmt.Sprint(w.version), End: end})
+	w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: fmt.Sprint(w.version), FromTime: from, ToTime: w.now(), Position: end})
+	for i, name := range all {
+		position := uint64(0)
+		if i == len(all)-1 {
+			position = end
+		}
+		h.OnUpdate(known[name], w.cluster[name].WithPosition(position))
+		w.c.Flush()
+		shown(name)
+	}
+	w.list.Store(nil)
+}
+
+// A version before a gap is exact, and the state before one that the list after the gap shows is not.
+func TestVersionsAroundAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		w.cluster["a"] = w.object("a", "u1")
+		w.c.Handler(w.feed).OnAdd(w.cluster["a"], false)
+		w.c.Flush()
+		w.lost(func(string) { time.Sleep(time.Minute) })
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		if len(v.Items) != 2 {
+			t.Fatalf("got %+v", v)
+		}
+		for i := range v.Items {
+			if s, err := w.r.AtVersion(pod("a"), v.Items[i].Sequence); err != nil || s.As != Exact {
+				t.Errorf("version %d: %+v %v", i, s, err)
+			}
+		}
+		if d, err := w.r.DiffVersion(t.Context(), pod("a"), 0, v.Items[0].Sequence); err != nil || d.From.As != Gap || d.To.As != Exact {
+			t.Errorf("got %+v %v", d, err)
+		}
+		// A list may last until retention has deleted the gap.
+		at, err := w.r.until(w.now())
+		w.must(err)
+		w.r.known.gaps = nil
+		s, err := w.r.judge(&Object{pods, "ns", "a"}, at, State{As: Exact, Exists: true, before: v.Items[1].Sequence, next: v.Items[0].Sequence, blind: true}, nil)
+		if err != nil || s.As != Gap {
+			t.Errorf("without the gap: %+v %v", s, err)
+		}
+	})
+}
+
+// What changed in a gap is not exact while its list is being taken in, also where the clock is set
+// back meanwhile, and a period with the gap is not complete.
+func TestClockSetBackAmidAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		for _, name := range []string{"a", "b", "d"} {
+			w.cluster[name] = w.object(name, "u-"+name)
+			w.c.Handler(w.feed).OnAdd(w.cluster[name], false)
+		}
+		w.c.Flush()
+		time.Sleep(20 * time.Minute)
+		var at time.Time
+		w.lost(func(name string) {
+			switch name {
+			case "a":
+				w.skew.Store(-int64(20 * time.Minute)) // ten minutes before the gap
+			case "b":
+				time.Sleep(time.Minute)
+				at = w.now()
+			}
+			time.Sleep(time.Minute)
+		})
+		if s, err := w.r.At(t.Context(), pod("d"), at); err != nil || s.As != Gap {
+			t.Errorf("before the list shows it: %+v %v", s, err)
+		}
+		c, err := w.r.Changes(t.Context(), Filter{From: at.Add(-5 * time.Minute), To: w.now()}, false)
+		w.must(err)
+		if c.Complete {
+			t.Errorf("got %+v", c)
+		}
+	})
+}
+
+// The state of an object that could not be read is not the one before, until it is read again.
+func TestUnreadableObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() time.Time {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+			return w.now()
+		}
+		expect := func(name string, at time.Time, as As) {
+			t.Helper()
+			if s, err := w.r.At(t.Context(), pod(name), at); err != nil || s.As != as {
+				t.Errorf("%s: %+v %v, want %s", name, s, err, as)
+			}
+		}
+		rest()
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		h.OnAdd(w.object("b", "u2"), false)
+		before := rest()
+		time.Sleep(time.Second)
+		for _, name := range []string{"a", "d"} { // d is new
+			w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: name, To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
+		}
+		unread := rest()
+		time.Sleep(time.Second)
+		expect("a", unread, Gap)
+		expect("d", unread, Gap)
+		h.OnUpdate(first, w.object("a", "u1"))
+		after := rest()
+		for _, name := range []string{"a", "b"} {
+			expect(name, before, Exact)
+			expect(name, after, Exact)
+		}
+		expect("a", unread, Gap)
+		expect("b", unread, Exact)
+	})
+}
+
+// Hashes of two keys are compared nowhere, also where the clock was set back: not in a diff, and not in blame.
+func TestHashesOfTwoKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		state := func(hash string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"},"spec":{"secret":"redacted:hmac-sha256:%s","version":"%d"}}`,
+				w.version, strings.Repeat(hash, 16), w.version))
+		}
+		rest := func() time.Time {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+			return w.now()
+		}
+		w.must(ledger.NoteRedactKey(w.st, "a"))
+		rest()
+		was, is := state("a"), state("b")
+		h.OnAdd(was, false)
+		from := rest()
+		w.must(ledger.NoteRedactKey(w.st, "b"))
+		w.skew.Store(-int64(time.Minute))
+		h.OnUpdate(was, is)
+		d, err := w.r.Diff(t.Context(), pod("a"), from.Add(-time.Minute-1), rest())
+		w.must(err)
+		if !d.Rekeyed || strings.Contains(d.Diff, "hmac") || !strings.Contains(d.Diff, "+  version:") {
+			t.Errorf("got %+v", d)
+		}
+		b, err := w.r.Blame(t.Context(), pod("a"))
+		w.must(err)
+		for _, f := range b.Fields {
+			want := map[string]As{"spec.secret": Gap, "spec.version": Exact}[f.Path]
+			if want != "" && f.As != want {
+				t.Errorf("got %+v, want %s", f, want)
+			}
+		}
+	})
+}
+
+// A gap of a sink that was not configured is not one of the history.
+func TestGapOfASink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(1, time.Minute)
+		time.Sleep(2 * time.Minute)
+		rec := record.Record{
+			Event: event.Event{ID: "00", Type: event.Gap, Time: w.now(), Resource: pods, Gap: &event.GapData{
+				Watch: "w", Resource: pods, Cause: record.CauseRemoved, From: w.now().Add(-time.Minute), To: w.now(),
+			}},
+			Targets: []record.Target{{Sink: "s"}},
+		}
+		payload, err := record.Append(nil, &rec)
+		w.must(err)
+		batch := w.st.NewBatch()
+		row := rec.Headline(batch.Append(store.Record{Time: rec.Event.Time, Payload: payload}, nil), event.Inside)
+		var block headline.Block
+		block.Add(&row)
+		batch.PutHeadlines(block.Bytes())
+		w.must(w.st.Commit(batch))
+		if s, err := w.r.At(t.Context(), pod("a"), w.now().Add(-time.Second)); err != nil || s.As != Exact {
+			t.Errorf("%+v %v", s, err)
+		}
+	})
+}
+
 // updates has pod a added and updated n times, with a pause before each update.
 func (w *world) updates(n int, pause time.Duration) {
 	h, a := w.c.Handler(w.feed), w.object("a", "u1")
@@ -708,29 +983,25 @@ func TestNoise(t *testing.T) {
 
 // TestAlike: hashes of two keys are no change, also where the earlier state is the second one.
 func TestAlike(t *testing.T) {
-	change := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	var keys ledger.RedactKeys
-	if err := json.Unmarshal([]byte(`[{"id":"a"},{"id":"b","since":"2026-01-31T12:00:00Z"}]`), &keys); err != nil {
+	if err := json.Unmarshal([]byte(`[{"id":"a"},{"id":"b","after":10}]`), &keys); err != nil {
 		t.Fatal(err)
 	}
-	state := func(at time.Time, hash string) *State {
-		return &State{Time: at, Object: json.RawMessage(`{"a":"redacted:hmac-sha256:` + strings.Repeat(hash, 16) + `"}`)}
+	state := func(form uint64, hash string) *State {
+		return &State{form: form, Object: json.RawMessage(`{"a":"redacted:hmac-sha256:` + strings.Repeat(hash, 16) + `"}`)}
 	}
-	early, late := change.Add(-time.Hour), change.Add(time.Hour)
 	for name, tc := range map[string]struct {
-		was, is, from, to time.Time
-		same              bool
+		was, is uint64
+		same    bool
 	}{
-		"forward":                  {early, late, early, late, true},
-		"backward":                 {late, early, late, early, true},
-		"a state of before":        {early, late, late, late, true},
-		"backward, of before":      {late, early, late.Add(1), late, true},
-		"after the change":         {late, late, late, late.Add(1), false},
-		"before the change":        {early, early, early, early.Add(1), false},
-		"nothing before the other": {time.Time{}, late, late, late.Add(1), false},
+		"forward":                  {10, 11, true},
+		"backward":                 {11, 10, true},
+		"after the change":         {11, 12, false},
+		"before the change":        {9, 10, false},
+		"nothing before the other": {0, 11, false},
 	} {
 		was, is := state(tc.was, "a"), state(tc.is, "b")
-		if alike(keys, was, is, tc.from, tc.to); bytes.Equal(was.Object, is.Object) != tc.same {
+		if alike(keys, was, is) != tc.same || bytes.Equal(was.Object, is.Object) != tc.same {
 			t.Errorf("%s: %s and %s", name, was.Object, is.Object)
 		}
 	}

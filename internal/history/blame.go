@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v2"
 
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -69,7 +70,11 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return b, err
 	}
-	w := walker{Blame: b, reader: r, began: time.Now(), newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return !g.concerns(&o.Resource, o.Namespace, o.Name) })}
+	keys, err := r.ledger.RedactKeys()
+	if err != nil {
+		return b, err
+	}
+	w := walker{Blame: b, reader: r, keys: keys, began: time.Now(), newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return g.quiet() || !g.concerns(&o.Resource, o.Namespace, o.Name) })}
 	if err := r.newest(ctx, &o, time.Time{}, 0, w.take); err != nil {
 		return b, err
 	}
@@ -93,6 +98,7 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 type walker struct {
 	*Blame
 	reader *Reader
+	keys   ledger.RedactKeys
 	gaps   []gap
 	began  time.Time
 	newest uint64  // the sequence of the state of now, 0: it has none
@@ -132,6 +138,9 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 		w.blind = w.blind || w.last.Blind || slices.ContainsFunc(w.gaps, func(g gap) bool {
 			return g.hides(w.last.Event.Time.Add(-1), rec.sequence, w.last.sequence)
 		})
+		if w.keys.Changed(rec.sequence, w.last.sequence) {
+			w.rekey(raw)
+		}
 		w.set(raw, w.change(w.last))
 	}
 	w.last, w.since = rec, rec.Event.Time
@@ -181,6 +190,22 @@ func (w *walker) rebase(raw []byte) {
 			return
 		}
 		n.value, n.open = value, 1
+	})
+}
+
+// rekey attributes the values whose hashes are of another key in an older state: it is not known
+// whether they differ.
+func (w *walker) rekey(raw []byte) {
+	older, err := decoded(raw)
+	w.err = cmp.Or(w.err, err)
+	w.root.differ(older, func(n *node, value any, _ bool) {
+		is, _ := n.value.(string)
+		was, _ := value.(string)
+		if hashed.MatchString(is) && hashed.ReplaceAllString(is, "") == hashed.ReplaceAllString(was, "") {
+			w.Fields[n.field].attribute(Field{As: Gap, Before: w.last.Event.Time})
+			return
+		}
+		n.open = 1 // it differs
 	})
 }
 

@@ -128,6 +128,12 @@ type gap struct {
 	data     event.GapData
 }
 
+// gapScope is what a gap is of: the list after the next gap of one scope shows nothing that the
+// list after the one before has not shown.
+type gapScope struct{ watch, namespace, name string }
+
+func (g *gap) scope() gapScope { return gapScope{g.data.Watch, g.data.Namespace, g.data.Name} }
+
 func (g *gap) concerns(r *event.Resource, namespace, name string) bool {
 	return (r == nil || same(g.data.Resource, *r)) &&
 		(namespace == "" || g.data.Namespace == "" || g.data.Namespace == namespace) &&
@@ -145,19 +151,28 @@ func (g *gap) end() time.Time {
 // hides reports whether the state at t is uncertain: the one of the record before, which is
 // followed by the one of the record next. 0 stands for none.
 func (g *gap) hides(t time.Time, before, next uint64) bool {
-	if t.After(g.end()) {
+	between := before < g.sequence && (next == 0 || g.sequence < next)
+	switch {
+	case g.data.Name != "": // it could not be read, until the next record of it
+		return between && !t.Before(g.data.From)
+	case t.After(g.end()):
 		return false
-	}
-	if g.data.From.IsZero() {
-		return before < g.sequence && (next == 0 || g.sequence < next)
+	case g.data.From.IsZero():
+		return between
 	}
 	return !t.Before(g.data.From)
 }
 
-// overlaps reports whether the gap has a part of a period. One that begins after its end, by a
-// clock that was set back, has its end.
-func (g *gap) overlaps(from, to time.Time) bool {
-	return !g.end().Before(from) && (!g.data.From.After(to) || !g.end().After(to))
+// quiet reports whether the objects that were there before and after it did not change in it.
+func (g *gap) quiet() bool { return g.data.Cause == record.CauseQuiet }
+
+// overlaps reports whether the gap has a part of the period between the ends of two pasts. One that
+// begins after its end, by a clock that was set back, has its end.
+func (g *gap) overlaps(from, to past) bool {
+	if to.has(g.sequence, g.at) && !from.has(g.sequence, g.at) {
+		return true
+	}
+	return !g.end().Before(from.t) && (!g.data.From.After(to.t) || !g.end().After(to.t))
 }
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.
@@ -199,7 +214,9 @@ func (r *Reader) look() (known, error) {
 		if rec != nil && rec.Event.Gap != nil {
 			g.data = *rec.Event.Gap
 		}
-		k.gaps = append(k.gaps, g)
+		if g.data.Cause != record.CauseRemoved { // of a sink
+			k.gaps = append(k.gaps, g)
+		}
 		return nil
 	})
 	if ledger.IgnoreUnreadable(err) != nil {
@@ -419,8 +436,13 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return s, err
 	}
+	before, beforeErr := r.until(from)
+	during, duringErr := r.until(to)
+	if err := ledger.IgnoreUnreadable(cmp.Or(beforeErr, duringErr)); err != nil {
+		return s, err
+	}
 	for i := range gaps {
-		if gaps[i].concerns(resource, namespace, name) && gaps[i].overlaps(from, to) {
+		if gaps[i].concerns(resource, namespace, name) && gaps[i].overlaps(before, during) {
 			s.Gaps = append(s.Gaps, gaps[i].data)
 		}
 	}

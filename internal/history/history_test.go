@@ -76,14 +76,15 @@ type world struct {
 	shown    atomic.Int64 // the version, for the committer
 	skew     atomic.Int64 // of the clock
 	skewed   bool         // the clock was set wrong
+	clocks   []clock      // the settings of the clock, the oldest first
 	cluster  map[string]*compact.Object
 	moments  []moment
 	noted    uint64                              // the last record, as of the last moment
 	changes  []Change                            // of the ledger, the oldest first
 	obscured []duration                          // periods in which history was off, or lost
-	missed   []duration                          // periods in which something changed unseen
-	unseen   map[string][]duration               // periods in which an object was not as the ledger has it, by name
-	shownAt  map[string]time.Time                // when the last list after a gap showed an object, by name
+	missed   []time.Time                         // when something changed unseen, by a clock that is right
+	unseen   map[string][]duration               // periods in which an object was not as the ledger has it, by name and a clock that is right
+	shownAt  map[string]time.Time                // when the last list after a gap showed an object, by name and a clock that is right
 	list     atomic.Pointer[dynamicfactory.List] // that the informer makes up for lost history with
 }
 
@@ -91,8 +92,15 @@ type duration struct{ from, to time.Time }
 
 // moment is what the ledger has from a time on: "uid version value", by name.
 type moment struct {
-	at    time.Time
-	state map[string]string
+	at, truth time.Time // by the clock, and by one that is right
+	last      uint64    // record
+	state     map[string]string
+}
+
+// clock is how the clock is set from a time on, by a clock that is right.
+type clock struct {
+	from time.Time
+	skew time.Duration
 }
 
 // life is one of the process.
@@ -112,13 +120,69 @@ type life struct {
 }
 
 // now is the clock of the world: that of the bubble, in this century, if it is not set wrong.
-func (w *world) now() time.Time {
-	return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin) + time.Duration(w.skew.Load()))
+func (w *world) now() time.Time { return w.truth().Add(time.Duration(w.skew.Load())) }
+
+// truth is a clock that is right.
+func (w *world) truth() time.Time {
+	return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin))
+}
+
+// set sets the clock wrong, or right.
+func (w *world) set() {
+	w.skewed = true
+	w.skew.Store(int64(w.rng.IntN(3)-1) * w.rng.Int64N(int64([]time.Duration{time.Minute, 20 * time.Minute}[w.rng.IntN(2)])))
+	w.clocks = append(w.clocks, clock{w.truth(), time.Duration(w.skew.Load())})
+	w.obscured = append(w.obscured, duration{w.now().Add(-time.Hour), w.now().Add(time.Hour)})
+}
+
+// showed are the times, by a clock that is right, at which the clock showed a time after the last
+// moment that is not later: none if it was set ahead over it.
+func (w *world) showed(t time.Time) (list []time.Time) {
+	i := len(w.moments) - 1
+	for i >= 0 && w.moments[i].at.After(t) {
+		i--
+	}
+	from, to := w.begun(), w.truth()
+	if i >= 0 {
+		from = w.moments[i].truth
+	}
+	if i+1 < len(w.moments) {
+		to = w.moments[i+1].truth
+	}
+	for k, c := range w.clocks {
+		end := to
+		if k+1 < len(w.clocks) && w.clocks[k+1].from.Before(to) {
+			end = w.clocks[k+1].from
+		}
+		if at := t.Add(-c.skew); !at.Before(from) && !at.Before(c.from) && !at.After(end) {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+func (w *world) begun() time.Time { return time.Unix(1_900_000_000, 0).UTC() }
+
+// wasUnseen reports whether the ledger did not have an object as it was whenever the clock showed a
+// time since the last moment before it.
+func (w *world) wasUnseen(name string, t time.Time) bool {
+	all := w.showed(t)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(at time.Time) bool { return !within(at, w.unseen[name]) })
+}
+
+// hasMissed reports whether something changed unseen in a period, however it is read where the clock
+// showed one of its ends twice.
+func (w *world) hasMissed(from, to time.Time) bool {
+	began, ended := w.showed(from), w.showed(to)
+	return len(began) > 0 && len(ended) > 0 && slices.ContainsFunc(w.missed, func(at time.Time) bool {
+		return at.After(began[len(began)-1]) && at.Before(ended[0])
+	})
 }
 
 func newWorld(t *testing.T, seed uint64, keep time.Duration) *world {
 	w := &world{T: t, rng: rand.New(rand.NewPCG(seed, 1)), begin: time.Now(), disk: vfs.NewCrashableMem(), keep: keep, cluster: map[string]*compact.Object{}, unseen: map[string][]duration{}, version: 100}
 	w.shown.Store(100)
+	w.clocks = []clock{{from: w.begun()}}
 	w.watch = plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
 	w.open()
 	return w
@@ -198,11 +262,14 @@ func (w *world) open() {
 	snapshot, err := w.c.Begin(w.feed)
 	w.must(err)
 	h := w.c.Handler(w.feed)
-	if snapshot.Relist {
-		for name, o := range w.cluster {
-			raw, err := o.AppendJSON(nil)
+	if snapshot.Relist { // the last object carries the position of the list
+		for i, name := range slices.Sorted(maps.Keys(w.cluster)) {
+			raw, err := w.cluster[name].AppendJSON(nil)
 			w.must(err)
-			w.cluster[name] = w.encode(raw)
+			w.cluster[name] = w.encode(raw).WithPosition(0)
+			if w.seen = 1; i == len(w.cluster)-1 {
+				w.cluster[name] = w.cluster[name].WithPosition(w.seen)
+			}
 			h.OnAdd(w.cluster[name], true)
 		}
 	} else {
@@ -355,33 +422,38 @@ func (w *world) observe(old, object *compact.Object, deleted bool) {
 // miss lets objects change unseen. The list that makes up for it shows the deletions, and all
 // objects one after the other.
 func (w *world) miss() {
+	if w.skewed { // a record shows how the clock is set: the deletions of a list do not
+		w.observe(w.mutate(names[0]))
+		w.c.Flush()
+		w.note()
+	}
 	known, from := maps.Clone(w.cluster), w.now()
 	pause := func(most time.Duration) { time.Sleep(1 + time.Duration(w.rng.Int64N(int64(most)))) }
 	since := map[string]time.Time{}
-	for range 1 + w.rng.IntN(4) {
-		pause(5 * time.Minute)
-		name := names[w.rng.IntN(len(names))]
-		if w.mutate(name); since[name].IsZero() {
-			since[name] = w.now()
+	change := func(name string) {
+		w.mutate(name)
+		w.missed = append(w.missed, w.truth())
+		if since[name].IsZero() {
+			since[name] = w.truth()
 		}
+	}
+	longest := []time.Duration{time.Minute, 5 * time.Minute}[w.rng.IntN(2)]
+	for range 1 + w.rng.IntN(4) {
+		pause(longest)
+		change(names[w.rng.IntN(len(names))])
 	}
 	if len(w.cluster) == 0 {
-		w.mutate(names[0])
-		since[names[0]] = w.now()
+		change(names[0])
 	}
 	pause(time.Minute)
-	lost := w.now()
+	lost := w.truth()
 	w.relist(known, from)
-	passed := func(name string) bool { return known[name] == nil && w.cluster[name] == nil }
-	if lost.Sub(from) <= 5*time.Minute && !slices.ContainsFunc(slices.Collect(maps.Keys(since)), func(name string) bool { return !passed(name) }) {
-		return // what came and went in a short time leaves no trace
-	}
 	for name, t := range since {
 		until := lost
-		if !passed(name) {
+		if known[name] != nil || w.cluster[name] != nil {
 			until = w.shownAt[name].Add(-1)
 		}
-		w.missed, w.unseen[name] = append(w.missed, duration{t, lost}), append(w.unseen[name], duration{t, until})
+		w.unseen[name] = append(w.unseen[name], duration{t, until})
 	}
 	w.obscured = append(w.obscured, duration{from, w.now()})
 }
@@ -397,17 +469,40 @@ func (w *world) relist(known map[string]*compact.Object, from time.Time) {
 	w.shownAt = map[string]time.Time{}
 	show := func(name string) {
 		w.c.Flush()
-		w.shownAt[name] = w.now()
+		w.shownAt[name] = w.truth()
 		w.note()
+	}
+	// The life may end amid the list: the next one begins with a list.
+	interrupted := func() bool {
+		if len(w.shownAt) == 0 || w.rng.IntN(12) > 0 { // of the list nothing is committed
+			return false
+		}
+		w.list.Store(nil)
+		w.restart(w.rng.IntN(2) == 0)
+		for _, name := range names {
+			if w.shownAt[name].IsZero() {
+				w.shownAt[name] = w.moments[len(w.moments)-1].truth
+			}
+		}
+		return true
 	}
 	for _, name := range names {
 		if o := known[name]; o != nil && w.cluster[name] == nil {
+			if interrupted() {
+				return
+			}
 			h.OnDelete(cache.DeletedFinalStateUnknown{Key: space(name) + "/" + name, Obj: o})
 			show(name)
 		}
 	}
 	present := slices.Sorted(maps.Keys(w.cluster))
 	for i, name := range present {
+		if interrupted() {
+			return
+		}
+		if w.skewed && w.rng.IntN(6) == 0 {
+			w.set()
+		}
 		o := w.cluster[name].WithPosition(0)
 		if i == len(present)-1 {
 			o = o.WithPosition(end)
@@ -440,7 +535,7 @@ func (w *world) lose() {
 // note adds what the ledger has to the model.
 func (w *world) note() {
 	w.Helper()
-	m := moment{w.now(), map[string]string{}}
+	m := moment{w.now(), w.truth(), w.st.LogStats().Last, map[string]string{}}
 	_, err := ledger.New(w.st, w.dicts).Scan("pods", "", "", func(_ string, o *compact.Object) error {
 		raw, err := o.AppendJSON(nil)
 		m.state[o.GetName()] = shape(raw)
@@ -473,8 +568,8 @@ func (w *world) note() {
 		}
 		w.changes = append(w.changes, c)
 	}
-	if last := w.st.LogStats().Last; last != w.noted || !maps.Equal(before, m.state) { // else nothing tells what the clock showed
-		w.moments, w.noted = append(w.moments, m), last
+	if m.last != w.noted || !maps.Equal(before, m.state) { // else nothing tells what the clock showed
+		w.moments, w.noted = append(w.moments, m), m.last
 	}
 	if pause := 1 + w.rng.IntN(30_000); w.rng.IntN(4) > 0 {
 		time.Sleep(time.Duration(pause) * time.Millisecond)
@@ -550,7 +645,7 @@ func (w *world) check() (exact, all int) {
 			if listed[s.Name] = shape(s.Object); s.As == Exact && listed[s.Name] != model[s.Name] {
 				w.Errorf("at %v the list has %q, want %q", t, listed[s.Name], model[s.Name])
 			}
-			if s.As == Exact && within(t, w.unseen[s.Name]) {
+			if s.As == Exact && w.wasUnseen(s.Name, t) {
 				w.Errorf("%s in the list at %v is exact, and had changed unseen", s.Name, t)
 			}
 			w.checkSecret(&s)
@@ -558,12 +653,12 @@ func (w *world) check() (exact, all int) {
 		if list.As == Exact {
 			want := maps.Clone(model)
 			for _, s := range list.Items {
-				if s.As == UnknownBefore { // it may have been there
+				if s.As != Exact { // it may have been there
 					want[s.Name] = ""
 				}
 			}
 			for _, name := range names {
-				if _, ok := listed[name]; ok && within(t, w.unseen[name]) { // not as an exact one
+				if _, ok := listed[name]; ok && w.wasUnseen(name, t) { // not as an exact one
 					want[name] = ""
 				}
 			}
@@ -571,7 +666,7 @@ func (w *world) check() (exact, all int) {
 				w.Errorf("list at %v: %s", t, diff)
 			}
 			for _, name := range names {
-				if _, ok := listed[name]; !ok && within(t, w.unseen[name]) {
+				if _, ok := listed[name]; !ok && w.wasUnseen(name, t) {
 					w.Errorf("the list at %v is exact, and lacks %s, which changed unseen", t, name)
 				}
 			}
@@ -588,7 +683,7 @@ func (w *world) check() (exact, all int) {
 			}
 			exact++
 			w.checkSecret(&s)
-			if within(t, w.unseen[name]) {
+			if w.wasUnseen(name, t) {
 				w.Errorf("%s at %v is exact, and had changed unseen", name, t)
 			}
 			if got := shape(s.Object); got != model[name] || s.Exists != (model[name] != "") {
@@ -719,7 +814,7 @@ func (w *world) checkPeriod(from, to time.Time) {
 	got, want := map[string]string{}, map[string]string{}
 	proven := c.Complete
 	for _, n := range c.Items {
-		if n.Before == Exact && within(from, w.unseen[n.Name]) || n.After == Exact && within(to, w.unseen[n.Name]) {
+		if n.Before == Exact && w.wasUnseen(n.Name, from) || n.After == Exact && w.wasUnseen(n.Name, to) {
 			w.Errorf("an end of %v to %v is exact for %s, which had changed unseen: %+v", from, to, n.Name, n)
 		}
 		if n.Before == Exact && n.After == Exact {
@@ -747,7 +842,7 @@ func (w *world) checkPeriod(from, to time.Time) {
 	if proven && !maps.Equal(got, want) {
 		w.Errorf("from %v to %v the changes are %v, want %v", from, to, got, want)
 	}
-	missed := slices.ContainsFunc(w.missed, func(d duration) bool { return !d.from.After(to) && !d.to.Before(from) })
+	missed := w.hasMissed(from, to)
 	if c.Complete && missed {
 		w.Errorf("the changes from %v to %v are complete, and some were unseen", from, to)
 	}
@@ -798,6 +893,43 @@ func (w *world) checkVersions(name string) {
 			w.Errorf("%s has no summary: %+v", name, x)
 		}
 		i++
+	}
+	for i, x := range v.Items {
+		w.checkVersion(name, v.Items[:i], x)
+	}
+}
+
+// checkVersion compares the state that a version left, and what it changed, with the ledger's at that
+// moment. newer are the versions after it.
+func (w *world) checkVersion(name string, newer []Version, v Version) {
+	w.Helper()
+	s, err := w.r.AtVersion(pod(name), v.Sequence)
+	w.must(err)
+	i, _ := slices.BinarySearchFunc(w.moments, v.Sequence, func(m moment, sequence uint64) int { return cmp.Compare(m.last, sequence) })
+	if i == len(w.moments) {
+		w.Fatalf("version %d of %s is not noted", v.Sequence, name)
+	}
+	want := w.moments[i].state[name]
+	if v.Type == event.Deleted {
+		want = ""
+	} else if len(newer) > 0 && newer[len(newer)-1].Sequence <= w.moments[i].last {
+		want = shape(s.Object) // the moment is of a later version
+	}
+	if s.As != Exact || s.Sequence != v.Sequence || shape(s.Object) != want || s.Exists != (v.Type != event.Deleted) {
+		w.Errorf("version %d of %s is %s %q (exists: %t), want %q", v.Sequence, name, s.As, shape(s.Object), s.Exists, want)
+	}
+	w.checkSecret(&s)
+	d, err := w.r.DiffVersion(w.Context(), pod(name), 0, v.Sequence)
+	w.must(err)
+	if v.Type == event.Updated && d.From.As == Exact && d.From.Exists && d.From.Sequence != 0 {
+		base, err := w.r.AtVersion(pod(name), d.From.Sequence)
+		w.must(err)
+		if (d.Diff == "") != (content(shape(base.Object)) == content(shape(s.Object))) && w.watch.History && len(w.watch.Edits.Redact) == 0 {
+			w.Errorf("version %d of %s from %q to %q: %s", v.Sequence, name, shape(base.Object), shape(s.Object), d.Diff)
+		}
+	}
+	if v.Type == event.Added && d.From.As == Exact && d.From.Exists || d.To.As != Exact {
+		w.Errorf("version %d of %s: %+v", v.Sequence, name, d)
 	}
 }
 
@@ -966,6 +1098,7 @@ func TestHistory(t *testing.T) {
 	}{
 		"kept": {}, "trimmed": {keep: 5 * time.Minute}, "wild": {wild: true}, "wild and trimmed": {5 * time.Minute, true, false},
 		"a clock set wrong": {skewed: true}, "a clock set wrong, trimmed": {5 * time.Minute, false, true},
+		"wild, a clock set wrong": {wild: true, skewed: true}, "wild, a clock set wrong, trimmed": {5 * time.Minute, true, true},
 	} {
 		for seed := range seeds {
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
@@ -1037,10 +1170,8 @@ func (w *world) turn(wild, skewed bool) {
 			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
 		}
 	case 7:
-		if skewed { // the clock is set wrong, or right
-			w.skewed = true
-			w.skew.Store(int64(w.rng.IntN(3)-1) * w.rng.Int64N(int64([]time.Duration{time.Minute, 20 * time.Minute}[w.rng.IntN(2)])))
-			w.obscured = append(w.obscured, duration{w.now().Add(-time.Hour), w.now().Add(time.Hour)})
+		if skewed {
+			w.set()
 		}
 	}
 }

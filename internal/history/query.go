@@ -527,7 +527,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 				return nil, false, err
 			}
 		}
-		alike(keys, &n.was, &n.is, from.t, to.t)
+		alike(keys, &n.was, &n.is)
 		n.describe()
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
@@ -601,27 +601,23 @@ type Difference struct {
 	From State  `json:"from"`
 	To   State  `json:"to"`
 	Diff string `json:"diff"` // unified, of YAML; empty: they are equal
+	// Rekeyed means that the hashes of redacted values are of two keys: the diff has "redacted" for them.
+	Rekeyed bool `json:"rekeyed,omitempty"`
 }
 
 // hashed is a redacted value.
 var hashed = regexp.MustCompile("redacted:hmac-sha256:[0-9a-f]{16}")
 
-// alike gives the redacted values of two states one text if the key of their hashes may have changed between them.
-func alike(keys ledger.RedactKeys, was, is *State, from, to time.Time) {
-	if to.Before(from) {
-		from, to = to, from
-	}
-	for _, s := range [...]*State{was, is} {
-		if !s.Time.IsZero() && s.Time.Before(from) {
-			from = s.Time // a record of before the key may hold the state
-		}
-	}
-	if !keys.Changed(from, to) {
-		return
+// alike gives the redacted values of two states one text if their hashes may be of two keys, and
+// reports that.
+func alike(keys ledger.RedactKeys, was, is *State) bool {
+	if was.form == 0 || is.form == 0 || !keys.Changed(was.form, is.form) {
+		return false
 	}
 	for _, s := range [...]*State{was, is} {
 		s.Object = hashed.ReplaceAll(s.Object, []byte("redacted"))
 	}
+	return true
 }
 
 // ErrNoChange is the error for the last change of an object without one.
@@ -643,6 +639,36 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if err != nil {
 		return d, err
 	}
+	return r.compared(&o, d, from, to)
+}
+
+// DiffVersion compares a version of an object with another one, base, or if that is 0 with the
+// state before it. The states are left out of From and To.
+func (r *Reader) DiffVersion(ctx context.Context, o Object, base, sequence uint64) (Difference, error) {
+	var d Difference
+	var err error
+	if d.To, err = r.AtVersion(o, sequence); err != nil {
+		return d, err
+	}
+	from, to := d.To.Time, d.To.Time
+	switch {
+	case base != 0:
+		d.From, err = r.AtVersion(o, base)
+		from = d.From.Time
+	case to.IsZero(): // its record is not there
+		d.From = State{As: d.To.As, Namespace: o.Namespace, Name: o.Name}
+	default:
+		d.From, err = r.preceding(ctx, &o, &Version{Sequence: sequence, Time: to})
+		from = to.Add(-1)
+	}
+	if err != nil {
+		return d, err
+	}
+	return r.compared(&o, d, from, to)
+}
+
+// compared completes a difference of the states of two times.
+func (r *Reader) compared(o *Object, d Difference, from, to time.Time) (Difference, error) {
 	name := o.Name
 	if o.Namespace != "" {
 		name = o.Namespace + "/" + name
@@ -654,7 +680,7 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if err != nil {
 		return d, err
 	}
-	alike(keys, &d.From, &d.To, from, to)
+	d.Rekeyed = alike(keys, &d.From, &d.To)
 	d.Diff, err = unified(d.From.Object, d.To.Object, label(&d.From, from), label(&d.To, to))
 	d.From.Object, d.To.Object = json.RawMessage(nil), nil
 	return d, err

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ type State struct {
 	Object    json.RawMessage `json:"object,omitempty"` // the state; of a gap the last one known before
 
 	before, next uint64 // the records around the time, 0: none or not known
+	form         uint64 // the record that the object was made for, 0: there is none
 	blind        bool   // history was lost before the record that follows
 }
 
@@ -89,6 +91,52 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 	return r.at(ctx, &o, before, next, entries)
 }
 
+// ErrNoVersion is the error for a sequence that no version of the object has.
+var ErrNoVersion = errors.New("no version of the object has this sequence")
+
+// AtVersion returns the state that a version left. The clock may have shown its time before, or
+// again since.
+func (r *Reader) AtVersion(o Object, sequence uint64) (State, error) {
+	rec, err := r.version(&o, sequence)
+	if rec == nil {
+		s := State{As: Gap, Namespace: o.Namespace, Name: o.Name, Sequence: sequence}
+		if r.gone(sequence) {
+			s.As = UnknownBefore
+		}
+		return s, err
+	}
+	s := r.stateOf(rec, rec.Record, rec.Object)
+	if s.Type == event.Deleted {
+		s.As, s.Exists, s.Object = Exact, false, nil
+	}
+	return s, nil
+}
+
+// version returns the record of a version, nil if it is not in the log any more or cannot be read.
+func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
+	rec, err := r.read(sequence)
+	switch {
+	case err != nil:
+		return nil, err
+	case rec != nil:
+		if e := &rec.Event; !rec.State || !o.is(&headline.Row{Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}) {
+			return nil, ErrNoVersion
+		}
+		return rec, nil
+	case r.gone(sequence):
+		return nil, nil //nolint:nilnil // as it states
+	}
+	found := false
+	err = r.rows(sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
+		found = true
+		return nil
+	})
+	if err == nil && !found && !r.gone(sequence) {
+		err = ErrNoVersion
+	}
+	return nil, ledger.IgnoreUnreadable(err)
+}
+
 // several reports whether the states of an object may be in several parts of the ledger.
 func (r *Reader) several(o *Object) bool { return len(r.partitions(o.Resource)) > 1 }
 
@@ -125,19 +173,24 @@ func (r *Reader) judge(o *Object, at past, s State, err error) (State, error) {
 		s.As = Gap
 		return s, ledger.IgnoreUnreadable(err)
 	}
-	blind := s.blind
+	lists := map[gapScope]bool{} // of the gaps that the record which follows may be of the list after
 	for _, g := range slices.Backward(gaps) {
 		if !g.concerns(&o.Resource, o.Namespace, o.Name) {
 			continue
 		}
-		if g.hides(at.t, s.before, s.next) {
+		if g.hides(at.t, s.before, s.next) && !(g.quiet() && s.Exists) {
 			s.As = Gap
 		}
-		if blind && g.sequence < s.next { // the list after the gap shows its changes one after the other
-			if blind = false; at.ordered || !at.t.Before(g.data.From) {
-				s.As = Gap
-			}
+		if !s.blind || g.sequence <= s.before || g.sequence >= s.next || lists[g.scope()] {
+			continue
 		}
+		lists[g.scope()] = true
+		if at.has(g.sequence, g.at) || !at.t.Before(g.data.From) { // the list shows its changes one after the other
+			s.As = Gap
+		}
+	}
+	if s.blind && len(lists) == 0 { // the log has the gap no longer
+		s.As = Gap
 	}
 	return s, nil
 }
@@ -246,7 +299,7 @@ func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
 func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) State {
 	s := State{
 		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
-		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence,
+		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence, form: rec.sequence,
 		Object: r.show(of, body),
 	}
 	if s.Object == nil {
@@ -311,12 +364,12 @@ func (r *Reader) walk(ctx context.Context, o *Object, before past, l link, steps
 			l = fromRecord(rec)
 			continue
 		}
-		body, of := rec.Object, rec.Record
+		body, of, form := rec.Object, rec.Record, rec.sequence
 		if len(l.again.Data) > 0 { // the form of now
-			body, of = l.again, l.of
+			body, of, form = l.again, l.of, l.current
 		}
 		found := r.stateOf(rec, of, body)
-		found.next, found.blind = s.next, s.blind
+		found.next, found.blind, found.form = s.next, s.blind, form
 		return found, true, nil
 	}
 	return s, false, nil
@@ -336,7 +389,7 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
-		s.Exists, s.before = true, l.prev
+		s.Exists, s.before, s.form = true, l.prev, cmp.Or(l.current, l.prev)
 	}
 	return s, true, err
 }

@@ -124,6 +124,7 @@ func (l *Ledger) Checkpoints(f func(feed string, c Checkpoint) error) error {
 type Listing struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Rewound         bool   `json:"rewound,omitempty"` // it is the first after a rollback
+	Blind           bool   `json:"blind,omitempty"`   // it makes up for lost history
 }
 
 // Newer reports whether version a is certainly later than b.

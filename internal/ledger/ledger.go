@@ -284,23 +284,25 @@ const redactKeysMeta = "redact-keys"
 type RedactKeys []redactKey
 
 type redactKey struct {
-	ID    string    `json:"id"`
-	Since time.Time `json:"since,omitzero"` // zero: from the beginning
+	ID    string `json:"id"`
+	After uint64 `json:"after,omitempty"` // the last record before those with its hashes; 0: it is the first key
 }
 
-// NoteRedactKey notes which key hashes are made with from a time on.
-func NoteRedactKey(st *store.Store, id string, since time.Time) error {
+// NoteRedactKey notes which key hashes of the records that follow are made with.
+func NoteRedactKey(st *store.Store, id string) error {
 	const most = 100
 	var keys RedactKeys
 	if err := readRedactKeys(st, &keys); err != nil {
 		return err
 	}
-	if n := len(keys); n == 0 {
-		since = time.Time{}
-	} else if keys[n-1].ID == id {
-		return nil
+	key := redactKey{ID: id}
+	if n := len(keys); n > 0 {
+		if keys[n-1].ID == id {
+			return nil
+		}
+		key.After = st.LogStats().Last
 	}
-	keys = append(keys, redactKey{ID: id, Since: since})
+	keys = append(keys, key)
 	value, err := json.Marshal(keys[max(0, len(keys)-most):])
 	if err != nil {
 		return err
@@ -324,10 +326,10 @@ func (l *Ledger) RedactKeys() (keys RedactKeys, err error) {
 	return keys, readRedactKeys(l.store, &keys)
 }
 
-// Changed reports whether the key changed after a time and not after another one.
-func (k RedactKeys) Changed(after, until time.Time) bool {
+// Changed reports whether the key changed between two records.
+func (k RedactKeys) Changed(a, b uint64) bool {
 	for _, key := range k {
-		if key.Since.After(after) && !key.Since.After(until) {
+		if min(a, b) <= key.After && key.After < max(a, b) {
 			return true
 		}
 	}

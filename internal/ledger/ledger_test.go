@@ -126,7 +126,7 @@ func TestCheckpoint(t *testing.T) {
 	t.Parallel()
 	l, st, _ := open(t)
 	want := Checkpoint{
-		ResourceVersion: "5", Synced: true, Epoch: 2, Recorded: "7", Form: "v1", Sweeping: true, Listing: &Listing{"9", true},
+		ResourceVersion: "5", Synced: true, Epoch: 2, Recorded: "7", Form: "v1", Sweeping: true, Listing: &Listing{"9", true, true},
 		Gap: &dynamicfactory.Gap{From: "1", To: "5"}, Forgot: true, Time: time.Unix(1, 0).UTC(), Ahead: map[string]string{"ns": "6"},
 	}
 	for key, value := range map[string][]byte{"pods#": Encode(want), "damaged#": []byte("{")} {

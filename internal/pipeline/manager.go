@@ -170,7 +170,7 @@ func New(cfg Config) (*Manager, error) {
 	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store, cfg.RedactionKey); err != nil {
 		return nil, err
 	}
-	if err = ledger.NoteRedactKey(cfg.Store, redact.KeyID(m.redactKey), time.Now()); err != nil {
+	if err = ledger.NoteRedactKey(cfg.Store, redact.KeyID(m.redactKey)); err != nil {
 		return nil, err
 	}
 	if m.resolved, err = loadResolved(cfg.Store); err != nil {

@@ -23,6 +23,12 @@ const (
 // ErrMalformed is wrapped by every decoding error.
 var ErrMalformed = errors.New("malformed event record")
 
+// The causes of gaps that are not for every reader.
+const (
+	CauseRemoved = "removed" // a sink was not configured: for the sink alone
+	CauseQuiet   = "quiet"   // only objects that came and went may be missing: for the history alone
+)
+
 // Record is one event as it is stored. Bodies alias the objects they come from,
 // or the payload they were decoded from.
 type Record struct {

@@ -308,8 +308,11 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 		s.Flags = uint32(record.Replay)
 	}
 	if g := rec.Event.Gap; g != nil {
-		if g.Cause == commit.CauseRemoved {
+		switch g.Cause {
+		case record.CauseRemoved:
 			return s, given && t.again, nil // it is queued for the sink that it is for
+		case record.CauseQuiet:
+			return s, false, nil
 		}
 		return s, slices.Contains(t.router.Sinks(nil, g.Watch, rec.Event.Resource), t.sink), nil
 	}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -616,6 +618,64 @@ func TestRestart(t *testing.T) {
 	p.sees(".dot.live", "live")
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 	p.sees(".counts", "^2 changes since")
+}
+
+// forgets has the API server of a kubeconfig behind a proxy, which refuses the next watch of ConfigMaps as one
+// of lost history after it is set.
+func forgets(t *testing.T) (kubeconfig string, next *atomic.Bool) {
+	t.Helper()
+	next = new(atomic.Bool)
+	target, err := url.Parse(shared.api.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: shared.api.client.Transport, FlushInterval: -1}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/configmaps") && next.Swap(false) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusGone)
+			_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version","code":410}`)) // the daemon may have gone
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: %q}}]\nusers: [{name: x, user: {}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n", srv.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig, next
+}
+
+// TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
+// and each its own state.
+func TestVersionsOfOneTime(t *testing.T) {
+	ns := namespace(t)
+	kubeconfig, forget := forgets(t)
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	p.do(chromedp.Navigate("about:blank"))
+	d.stop()
+	configMap(t, http.MethodDelete, ns, "app", nil)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "debug"})
+	forget.Store(true)
+	d.run()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", `(?s)added.*created again.*deleted.*added`)
+	p.sees(".diff", `(?s)\+.*level: debug`)
+	p.keys("[")
+	p.sees(".versions [aria-current]", "deleted")
+	p.sees(".diff", `(?s)-.*level: info`)
+	if text := p.text(".pane"); !strings.Contains(text, "deleted") || strings.Contains(text, "debug") {
+		t.Errorf("the deletion shows\n%s", text)
+	}
+	p.press(".tabs", "YAML")
+	p.sees(".pane", "It did not exist at this time")
+	p.keys("[")
+	p.sees("pre", "level: info")
 }
 
 // nextSecond has what follows happen in another second: managed fields have no finer time, so of

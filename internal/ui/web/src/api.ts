@@ -30,13 +30,13 @@ export interface Changes extends Answer { items: NetChange[]; churned: number; t
 
 export interface Version { sequence: number; time: string; type: Type; manager?: string; summary?: string }
 export interface Versions { items: Version[]; before: string; gaps: Gap[]; continue?: string }
-export interface State { as: string; exists: boolean; name: string; time?: string; type?: Type; manager?: string; object?: Json }
+export interface State { as: string; exists: boolean; name: string; sequence?: number; time?: string; type?: Type; manager?: string; object?: Json }
 export interface Blame {
   deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
 export interface Owned { as: string; truncated?: boolean; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
-export interface Difference { from: State; to: State; diff: string }
+export interface Difference { from: State; to: State; diff: string; rekeyed?: boolean }
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
 

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, yaml } from "./text";
+import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -29,7 +29,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const version = items[at], before = items[other] as Version | undefined;
   const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
-  const state = useAsked<State>(version ? base : "", { at: version?.time });
+  const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
@@ -85,16 +85,18 @@ export function ObjectView({ status }: { status?: Status }) {
 
 function Changes({ base, version, before, next }: { base: string; version: Version; before?: Version; next: boolean }) {
   const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
-  const diff = useAsked<Difference>(base + "/diff", { to: newer.time, from: next ? undefined : older?.time });
-  const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists, since = older?.time ?? a?.time; // of the last of a page
-  const x = useAsked<State>(both && since ? base : "", { at: since }), y = useAsked<State>(both && since ? base : "", { at: newer.time });
-  const list = x.value?.object && y.value?.object ? fields(x.value.object, y.value.object) : [];
+  const diff = useAsked<Difference>(base + "/diff", { version: newer.sequence, base: next ? undefined : older?.sequence });
+  const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists && a.sequence;
+  const x = useAsked<State>(both ? base : "", { version: a?.sequence }), y = useAsked<State>(both ? base : "", { version: b?.sequence });
+  const shown = diff.value?.rekeyed ? unhashed : (o: Json) => o;
+  const list = x.value?.object && y.value?.object ? fields(shown(x.value.object), shown(y.value.object)) : [];
   const [open, set] = useState(false);
   if (diff.error) return <Failed error={diff.error} />;
   if (!diff.value) return <Empty>Reading…</Empty>;
   const unknown = [a, b].filter((s): s is State => !!s && s.as !== "exact");
   return <>
     {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === a ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
+    {diff.value.rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
     {!a?.exists && b?.exists && <p class="notice added"><Verb type="added" /> created</p>}
     {a?.exists && !b?.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
     {both && <FieldList of={open ? list : list.slice(0, 40)} />}

@@ -94,6 +94,10 @@ export function appliable(object: Json): Json {
   return { ...rest, metadata };
 }
 
+/** A state without the hashes of redacted values: those of two keys cannot be compared. */
+export const unhashed = (v: Json): Json => typeof v === "string" ? v.replace(/redacted:hmac-sha256:[0-9a-f]{16}/g, "redacted")
+  : Array.isArray(v) ? v.map(unhashed) : v && typeof v === "object" ? Object.fromEntries(Object.entries(v).map(([key, of]) => [key, unhashed(of)])) : v;
+
 export interface Field { path: string; before?: Json; after?: Json }
 
 const skipped = ["metadata.resourceVersion", "metadata.generation", "metadata.managedFields"];
