@@ -169,7 +169,8 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			if p.Status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="watcherd"`)
 			}
-			defer takeOpen(r)()
+			release := takeOpen(r)
+			defer release()
 			p.write(w)
 			if r.ProtoMajor > 1 {
 				_ = http.NewResponseController(w).Flush() // returns when the client has it; an error is its end

@@ -58,7 +58,8 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		w.WriteHeader(http.StatusSeeOther)
 	}
 	s.handle(outer, "GET /ui/", func(w http.ResponseWriter, r *http.Request) error {
-		defer takeOpen(r)()
+		release := takeOpen(r)
+		defer release()
 		page.ServeHTTP(w, r)
 		return nil
 	})

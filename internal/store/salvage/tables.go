@@ -39,7 +39,12 @@ var errNoPatch = errors.New("the index or the footer of the table is damaged")
 // FindPatches reads a table file with its smallest and largest key, and returns a patch
 // for each damaged data block.
 func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
-	defer trusting(&err)()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = panicked(r)
+		}
+	}()
 	t := tableFile{content: content}
 	err = WithTableContent(content, t.open)
 	if err != nil {
@@ -328,21 +333,17 @@ func checkedLen(b []byte) int {
 	return 0
 }
 
-// trusting returns a function to defer, which makes an error of a panic or a fault of a decoder: that trusts what has a valid
-// checksum.
-func trusting(err *error) func() {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		if r := recover(); r != nil {
-			*err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
-		}
-	}
-}
+// panicked is the error of a panic or a fault of a decoder, which trusts what has a valid checksum.
+func panicked(r any) error { return fmt.Errorf("%w: %v", layout.ErrMalformed, r) }
 
 // BlockKeys calls f for every version of a key in a data block.
 func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
-	defer trusting(&err)()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = panicked(r)
+		}
+	}()
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var d colblk.DataBlockDecoder
 	d.Init(&schema, data)
