@@ -182,7 +182,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 		dryRun bool
 		all    bool
 	)
-	everything := "" // what the verb does without an argument only if told so
+	everything := "" // the flag that the verb requires in place of arguments
 	if verb == "drop" {
 		everything = " --all"
 	}

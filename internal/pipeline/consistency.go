@@ -253,7 +253,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(dynamicfactory.CauseRollback)
-	case a.outdated: // the relist tells a rollback from a server that is behind for a moment
+	case a.outdated: // the relist distinguishes a rollback from a server that is behind for a moment
 		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", a.version, "recorded", s.Complete())
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(commit.CauseAudit)

@@ -36,7 +36,7 @@ import (
 //
 // A journal has the note, but not the loss: the directory in which the next Run finds it may be another, and complete. So
 // a directory with a journal notes its own loss in a file, before 2, for good: once another directory has led, it is no
-// copy of that, with whatever counts (see Replica.Loss).
+// copy of that, with all that counts (see Replica.Loss).
 
 // compactionPause is how long a compaction waits for the repair of a table on which an
 // earlier one failed.

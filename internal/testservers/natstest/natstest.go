@@ -258,7 +258,7 @@ func startCluster(t testing.TB, s Spec) []*Node {
 		}
 		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), -1, ports[i], strings.Join(routes, ",")
 		if s.NoAdvertise {
-			s.Advertise = "127.0.0.1:1" // nobody listens there: what the others learn of a server is no way around the proxies
+			s.Advertise = "127.0.0.1:1" // no server listens there: what the others learn of a server is no way around the proxies
 		}
 		nodes[i] = Start(t, s)
 	}

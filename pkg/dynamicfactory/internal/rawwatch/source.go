@@ -501,8 +501,8 @@ func (s *Source) suspectSince(t time.Time) {
 	s.suspect = t
 }
 
-// doubtProbes notes that the resource's versions went backwards, whatever that of the
-// storage is: the resource may have a storage of its own.
+// doubtProbes notes that the resource's versions went backwards, also if that of the
+// storage did not: the resource may have a storage of its own.
 func (s *Source) doubtProbes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -177,7 +177,7 @@ func (w *stream) needsList(err error) bool {
 }
 
 // isInvalid reports whether the server rejected a request as invalid, which it may do after
-// the headers of a watch. The page of a proxy says nothing about the version.
+// the headers of a watch. The page of a proxy does not mean the version.
 func isInvalid(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || apierrors.IsUnexpectedServerError(err) {
