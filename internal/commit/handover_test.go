@@ -215,6 +215,30 @@ func TestGatheredLists(t *testing.T) {
 	}
 }
 
+// TestGatheredBlindList widens a watch while a namespace is amid its first list, behind lost history that
+// is reported already: what the list of the whole shows is not exact either.
+func TestGatheredBlindList(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	for id, cp := range map[string]ledger.Checkpoint{
+		"pods#a": {Listing: &ledger.Listing{ResourceVersion: "200", Blind: true}},
+		"pods#b": {ResourceVersion: "250", Synced: true},
+	} {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.feed(pods)
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.resume.ListVersion() != "200" || s.open != nil || s.blindTo == 0 {
+		t.Errorf("the source begins at %s with the gap %+v, blind to %d", s.resume.ListVersion(), s.open, s.blindTo)
+	}
+}
+
 // TestGatheredParts widens a watch while a part takes its first list, another is recorded
 // again in another form, and the whole is behind what an earlier part had recorded.
 func TestGatheredParts(t *testing.T) {
