@@ -74,7 +74,6 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		}
 	}
 	s.blindTo = max(s.blindTo, gap.Position)
-	blind := gap.ToTime.Sub(gap.FromTime)
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
 		s.epoch++ // versions are used again
@@ -82,11 +81,17 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	case gap.Cause == CauseAudit:
 		s.repair, s.open = gap.Position, gap
 		return nil
-	case gap.Cause == dynamicfactory.CauseExpired && !gap.FromTime.IsZero() && blind >= 0 && blind <= quietGap: // negative: the clock was set back
+	case gap.Cause == dynamicfactory.CauseExpired && short(gap):
 		s.open = gap
 		return nil
 	}
 	return g.report(s, gap, at)
+}
+
+// short reports whether a gap is not reported if its list shows no difference.
+func short(gap *dynamicfactory.Gap) bool {
+	d := gap.ToTime.Sub(gap.FromTime)
+	return !gap.FromTime.IsZero() && d >= 0 && d <= quietGap // negative: the clock was set back
 }
 
 // settle ends the lists that are taken in completely.
@@ -111,9 +116,12 @@ func (g *group) settle(s *Feed) error {
 }
 
 // unharmed ends a gap whose list shows no difference. Objects may have come and gone meanwhile: the
-// history has it, and no sink.
+// history has it, and no sink, unless it is a long one that was handed over.
 func (g *group) unharmed(s *Feed, at time.Time) error {
 	gap := *s.open
+	if gap.Cause == dynamicfactory.CauseExpired && !short(&gap) {
+		return g.report(s, &gap, at)
+	}
 	s.open = nil
 	g.c.metrics.unharmed(s)
 	g.c.quiet.add(s, &gap)

@@ -215,6 +215,58 @@ func TestGatheredLists(t *testing.T) {
 	}
 }
 
+// TestGatheredListWithoutADifference widens a watch of which a namespace is an hour behind another, so that
+// the list of the whole leaves out that hour. It is reported although the list shows no difference.
+func TestGatheredListWithoutADifference(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.commit(addedTo(r.feed(pods), r.Object("a", "u1", "1")))
+	r.Expect("added a u1 1")
+	for id, cp := range map[string]ledger.Checkpoint{
+		"pods#ns": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+		"pods#b":  {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
+	} {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.feed(pods)
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	r.commit(listedBy(s, r.Object("a", "u1", "1").WithPosition(1)), &feedSynced{feed: s})
+	r.commit(updatedIn(s, r.Object("a", "u1", "300").WithPosition(2), nil))
+	if g := r.Expect("gap   ", "updated a u1 300")[0].Gap; g.Cause != dynamicfactory.CauseExpired || g.FromResourceVersion != "100" {
+		t.Errorf("the gap is %+v", g)
+	}
+}
+
+// TestGatheredBlindList widens a watch while a namespace is amid its first list, behind lost history that
+// is reported already: what the list of the whole shows is not exact either.
+func TestGatheredBlindList(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	for id, cp := range map[string]ledger.Checkpoint{
+		"pods#a": {Listing: &ledger.Listing{ResourceVersion: "200", Blind: true}},
+		"pods#b": {ResourceVersion: "250", Synced: true},
+	} {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.feed(pods)
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.resume.ListVersion() != "200" || s.open != nil || s.blindTo == 0 {
+		t.Errorf("the source begins at %s with the gap %+v, blind to %d", s.resume.ListVersion(), s.open, s.blindTo)
+	}
+}
+
 // TestGatheredParts widens a watch while a part takes its first list, another is recorded
 // again in another form, and the whole is behind what an earlier part had recorded.
 func TestGatheredParts(t *testing.T) {

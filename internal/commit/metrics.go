@@ -38,7 +38,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		filteredTotal:  counter("watcherd_events_unrouted_total", "Changes recorded in the ledger that no route matched.", "type"),
 		gapsTotal:      counter("watcherd_gaps_total", "Gaps: periods whose history the API server no longer has.", "watch", "resource", "cause"),
 		gapSeconds:     counter("watcherd_gap_seconds_total", "Total duration of the gaps.", "watch", "resource", "cause"),
-		quietTotal:     counter("watcherd_quiet_gaps_total", "Periods without history in which, by a list, no change was missed; no gap is reported.", "resource"),
+		quietTotal:     counter("watcherd_quiet_gaps_total", "Periods without history after which a list shows no difference: the history alone has a gap, with the cause quiet.", "resource"),
 		repairsTotal:   counter("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),
 		staleTotal:     counter("watcherd_stale_states_total", "Object states received that are older than the recorded ones; they are ignored.", "resource"),
 		held:           counter("watcherd_throttle_held_total", "Events that a route's throttle held.", "route", "sink"),

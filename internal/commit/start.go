@@ -173,7 +173,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 // newest version: if it shows a difference, there is a gap.
 func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
-	newest, quiet, parted, partial := "", "", false, false
+	newest, quiet, parted, partial, blind := "", "", false, false, false
 	var open *dynamicfactory.Gap // of a list that is not taken in, the one that begins first
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
@@ -191,6 +191,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			at = part.ListVersion() // of its first list
 		}
 		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		blind = blind || part.Listing != nil && part.Listing.Blind
 		if part.Gap != nil && part.Listing != nil {
 			partial = true
 			if open == nil || ledger.Newer(open.From, part.Gap.From) {
@@ -234,7 +235,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		}
 		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest}
 	default:
-		whole.Listing, whole.Recorded = &ledger.Listing{ResourceVersion: whole.ResourceVersion}, newest
+		whole.Listing, whole.Recorded = &ledger.Listing{ResourceVersion: whole.ResourceVersion, Blind: blind}, newest
 		if ledger.Newer(quiet, whole.ResourceVersion) {
 			whole.Quiet = quiet
 		}

@@ -101,34 +101,66 @@ func TestStartAtAnotherClusterWithoutTheDefinition(t *testing.T) {
 }
 
 // TestStartAtAClusterWithoutKubeSystem starts while the API server has a new storage, in which it has not
-// made kube-system yet: nothing is listed, as everything would look deleted.
+// made kube-system yet, or makes it amid the start: nothing is listed, as everything would look deleted.
 func TestStartAtAClusterWithoutKubeSystem(t *testing.T) {
-	api, names := podServer(t, 3)
-	dir := t.TempDir()
-	l := runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.state(committest.PodWatch()))
-	l.synced()
-	l.stop()
-	anew := apitest.New(t)
-	anew.Serve(podPath, "v1", "Pod")
-	anew.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != "/api/v1/namespaces" {
-			return false
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":[]}`))
-		return true
-	})
-	l = runLive(t, dir, store.Options{}, anew, served{pods})
-	l.apply(l.state(committest.PodWatch()))
-	eventually(t, "the watch refuses, or lists", func() bool {
-		st := l.m.informerList()[0].sub.Load().Status()
-		return st.State == dynamicfactory.StateForeign || st.State == dynamicfactory.StateWatching && st.Objects == 0
-	})
-	l.m.committer.Flush()
-	for _, n := range names {
-		if got := l.log().types(n); got != "sync" {
-			t.Errorf("%s: %s", n, got)
-		}
+	const none = `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":[]}`
+	for name, second := range map[string]func(w http.ResponseWriter, r *http.Request) bool{ // a look behind the first answer
+		"it has none": func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(none))
+			return true
+		},
+		"it fails": func(w http.ResponseWriter, _ *http.Request) bool {
+			apitest.Fail(w, http.StatusInternalServerError, "InternalError")
+			return true
+		},
+		"it has another": func(http.ResponseWriter, *http.Request) bool { return false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, 3)
+			dir := t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(committest.PodWatch()))
+			l.synced()
+			l.stop()
+			anew := apitest.New(t)
+			anew.SetUID("cluster-2")
+			anew.Serve(podPath, "v1", "Pod")
+			anew.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				switch {
+				case r.URL.Path != "/api/v1/namespaces":
+					return false
+				case !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"): // no probe
+					return second(w, r)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = w.Write([]byte(none))
+				return true
+			})
+			l = runLive(t, dir, store.Options{}, anew, served{pods})
+			l.apply(l.state(committest.PodWatch()))
+			eventually(t, "the watch refuses, the pipeline ends, or it lists", func() bool {
+				feeds := l.m.informerList()
+				if len(l.ended) > 0 || len(feeds) == 0 {
+					return len(l.ended) > 0
+				}
+				st := feeds[0].sub.Load().Status()
+				return st.State == dynamicfactory.StateForeign || st.State == dynamicfactory.StateWatching && st.Objects == 0
+			})
+			l.m.committer.Flush()
+			for _, n := range names {
+				if got := l.log().types(n); got != "sync" {
+					t.Errorf("%s: %s", n, got)
+				}
+			}
+			select {
+			case err := <-l.ended:
+				if err == nil || !strings.Contains(err.Error(), "another cluster") {
+					t.Errorf("the pipeline ends with %v", err)
+				}
+				l.ended <- nil
+			default:
+			}
+		})
 	}
 }

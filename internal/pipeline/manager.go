@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -409,14 +410,23 @@ func (m *Manager) checkCluster(ctx context.Context, uid string) error {
 	return err
 }
 
-// findKubeSystem returns an error if the cluster has no namespace kube-system, as that of the store
-// has: its API server may have a new storage. Without an answer the rollback check is all there is.
+// findKubeSystem is checkCluster where the first answer does not have kube-system. The namespaces may
+// not be listed: then the rollback check is all there is. Else the API server has a new storage.
 func (m *Manager) findKubeSystem(ctx context.Context, uid string) error {
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
 	list, err := m.client.Resource(namespaceKey.GVR).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
-	if err == nil && len(list.Items) == 0 {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil && len(list.Items) == 0:
 		return fmt.Errorf("this store belongs to a cluster whose kube-system namespace has uid %s, this one has none", uid)
+	case err == nil:
+		return m.checkCluster(ctx, string(list.Items[0].GetUID())) // it has been made meanwhile
+	case errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err):
+		return nil
+	default:
+		return fmt.Errorf("cannot look for the namespace kube-system: %w", err)
 	}
-	return nil
 }
 
 func (m *Manager) setClusterUID(uid string) { m.clusterUID.Store(&uid) }

@@ -39,8 +39,8 @@ const (
 	// about which no answer came.
 	goneRetry = 30 * time.Second
 
-	// goneTimeout bounds one look at all definitions of resources that are not served, or at one
-	// of a resource that is.
+	// goneTimeout bounds one look at all definitions of resources that are not served, at one
+	// of a resource that is, or at kube-system.
 	goneTimeout = 10 * time.Second
 )
 

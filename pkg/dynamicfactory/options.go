@@ -210,8 +210,10 @@ func WithSpoolDir(dir string) RESTOption {
 }
 
 // WithClusterCheck calls check at the first contact, before any list or resumption, with
-// the uid of the namespace kube-system, "" if the client may not read it. An error
-// rejects the cluster (ErrForeignCluster).
+// the uid of the namespace kube-system, "" if the client may not read it or there is none,
+// and again once it has one. An error rejects the cluster (ErrForeignCluster). Every list, and
+// every watch that follows another, is then preceded by a request for the uid, which informers
+// share for five seconds.
 func WithClusterCheck(check func(ctx context.Context, uid string) error) RESTOption {
 	return restOption(func(o *options) { o.checkCluster = check })
 }
