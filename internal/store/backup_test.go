@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -338,4 +339,95 @@ func TestBackupEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBackupKeepsDamage repairs a table after its backup, which has links to the tables: the backup meets the damage itself,
+// and has a dead letter for what it lost. So has a backup of the backup.
+func TestBackupKeepsDamage(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		fs   vfs.FS
+		dir  string
+	}{{"memory", vfs.NewMem(), "/"}, {"disk", vfs.Default, t.TempDir()}} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.fs == vfs.Default {
+				t.Chdir(t.TempDir()) // for the store
+			}
+			n := damagedQueue(t, tc.fs)
+			var entries int64
+			dirs := []string{"store", filepath.Join(tc.dir, "1"), filepath.Join(tc.dir, "2")}
+			for i, dir := range dirs {
+				s := openTest(t, dir, Options{FS: tc.fs, firstSequence: 1})
+				read(t, ensure(t, s, "a"), 0, 1) // Pebble keeps the table open
+				if i+1 < len(dirs) {
+					if err := s.Backup(t.Context(), dirs[i+1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				names, err := tc.fs.List(filepath.Join(dir, "db"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				repaired := 0
+				for _, name := range names {
+					if !strings.HasSuffix(name, ".sst") {
+						continue
+					}
+					lost, err := s.repairTable(filepath.Join(dir, "db", name))
+					if err != nil {
+						t.Fatal(err)
+					}
+					repaired += len(lost)
+				}
+				q := ensure(t, s, "a")
+				if entries == 0 {
+					entries = q.Stats().Length
+				}
+				if got := q.Stats(); repaired == 0 || got.Length != entries || got.Length == int64(n) || got.DeadLetters != 1 {
+					t.Errorf("%s: %d blocks repaired, %+v", dir, repaired, got)
+				}
+				if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+					t.Errorf("%s: after the repair: %v", dir, err)
+				}
+				if delivered, letters := drainDamagedOf(t, s, n); int64(delivered) != entries || letters != 1 {
+					t.Errorf("%s: %d delivered, %d dead letters", dir, delivered, letters)
+				}
+			}
+		})
+	}
+}
+
+// TestBackupDuringRepair repairs a table while a backup links tables. The backup ends, as its tables are of another moment
+// than the note of the repair, and nothing is left; the next one is complete.
+func TestBackupDuringRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowBackup{FS: vfs.NewMem(), begun: make(chan struct{}, 1), resume: make(chan struct{}, 1)}
+		n := damagedQueue(t, fs)
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, Now: func() time.Time { return testEpoch }})
+		backup := make(chan error, 1)
+		go func() { backup <- s.Backup(t.Context(), "/backup") }()
+		<-fs.begun
+		for _, name := range dataFiles(t, fs, ".sst") {
+			if _, err := s.repairTable("store/db/" + name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(fs.resume)
+		if err := <-backup; !errors.Is(err, ErrRepairing) {
+			t.Errorf("the backup ended with %v", err)
+		}
+		if _, err := fs.Stat("/backup"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("something is left of the backup: %v", err)
+		}
+		if err := s.Backup(t.Context(), "/backup"); err != nil {
+			t.Fatal(err)
+		}
+		if report, err := inspect.CheckFS(fs, "/backup"); err != nil || !report.OK() {
+			t.Fatalf("%v %v", report.Problems, err)
+		}
+		restored := openTest(t, "/backup", Options{FS: fs, firstSequence: 1, Now: func() time.Time { return testEpoch }})
+		if delivered, letters := drainDamagedOf(t, restored, n); delivered == n || letters != 1 {
+			t.Errorf("%d delivered, %d dead letters", delivered, letters)
+		}
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -117,25 +116,12 @@ func TestRepairAndFailover(t *testing.T) {
 	removed := 0
 	for _, name := range dataFiles(t, fs, ".sst") {
 		path := "store/db/" + name
-		levels, err := s.db.SSTables()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, table := range slices.Concat(levels...) {
-			if name != table.BackingSSTNum.String()+".sst" {
-				continue
-			}
-			patches, err := salvage.FindPatches(content(t, fs, name), table.Smallest, table.Largest)
-			if err != nil {
+		for _, p := range patchesOf(t, s, name) { // one after the other, as if they were found so
+			s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
+			if err := errors.Join(s.restate([]layout.Range{p.Lost}, s.damaged.uncounted), s.overwrite(path, []salvage.Patch{p})); err != nil {
 				t.Fatal(err)
 			}
-			for _, p := range patches { // one after the other, as if they were found so
-				s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
-				if err := errors.Join(s.restate([]layout.Range{p.Lost}, s.damaged.uncounted), s.overwrite(path, []salvage.Patch{p})); err != nil {
-					t.Fatal(err)
-				}
-				removed++
-			}
+			removed++
 		}
 	}
 	if removed < 2 {
@@ -201,6 +187,26 @@ func TestLeaveJournalWithLoss(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBackupWithLoss: the backup of a directory that has lost entries is no copy of the journal either.
+func TestBackupWithLoss(t *testing.T) {
+	t.Parallel()
+	j, fs := &testJournal{}, vfs.NewMem()
+	s, _ := openJournaled(t, fs, j)
+	if err := errors.Join(s.files.NoteLoss(), s.Backup(t.Context(), "/backup"), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReplica("/backup", Options{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Loss(); !errors.Is(err, ErrLoss) {
+		t.Errorf("the backup: %v", err)
+	}
+	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

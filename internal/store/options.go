@@ -97,6 +97,8 @@ var (
 	ErrLocked = engine.ErrLocked
 	// ErrCopying: another backup is being made.
 	ErrCopying = engine.ErrCopying
+	// ErrRepairing: a damaged table is being repaired, or was while the backup was made.
+	ErrRepairing = engine.ErrRepairing
 	// ErrDamaged: files of the store are missing or unreadable. No data was
 	// removed. (Damage inside a table shows only after the storage engine has
 	// turned its log into tables, so files may have been renewed.)

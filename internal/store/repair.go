@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -27,12 +26,14 @@ import (
 //
 //  1. One synced write restores the lost keys that memory has (counters, names, marks,
 //     pins, entries in flight, acknowledged positions), and notes the lost ranges.
-//  2. The blocks are overwritten and synced.
+//  2. The blocks are overwritten, in a copy of the table that takes its place: backups have links to the table, and not
+//     what 1 and 3 write. They meet the damage themselves. A backup that is being made ends.
 //  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
 //     dead letter for missing entries, and removes the note.
 //
 // After a crash between 1 and 3, the next Run finds the note and does the last step; a
-// block that is still damaged is found again.
+// block that is still damaged is found again. Where a full level 0 blocks writes, 2 is the first step, behind a note in a
+// file, without ranges, which 1 makes obsolete; the keys of 1 are lost with the process that crashes between them.
 //
 // A journal has the note, but not the loss: the directory in which the next Run finds it may be another, and complete. So
 // a directory with a journal notes its own loss in a file, before 2, for good: once another directory has led, it is no
@@ -257,37 +258,50 @@ func (s *Store) repairTable(path string) ([]layout.Range, error) {
 		lost[i] = patches[i].Lost
 	}
 	uncounted := append(s.damaged.uncounted, lost...)
-	steps := []func() error{
-		func() error { return s.restate(lost, uncounted) },
-		func() error { return s.overwrite(path, patches) },
-	}
-	if int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) {
-		slices.Reverse(steps) // writes are blocked until the overwrite
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	blocked := int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) // writes are, until the overwrite
+	if err := s.removeBlocks(path, patches, lost, uncounted, blocked); err != nil {
+		return nil, err
 	}
 	return lost, s.recountLost(uncounted)
 }
 
+// removeBlocks does the steps 1 and 2, the second first if writes are blocked.
+func (s *Store) removeBlocks(path string, patches []salvage.Patch, lost, uncounted []layout.Range, blocked bool) error {
+	return s.files.Repair(func() error {
+		if !blocked {
+			if err := s.restate(lost, uncounted); err != nil {
+				return err
+			}
+			return s.overwrite(path, patches)
+		}
+		if err := s.files.NoteRepair(); err != nil {
+			return err
+		}
+		if err := s.overwrite(path, patches); err != nil {
+			return err
+		}
+		if err := s.restate(lost, uncounted); err != nil {
+			return err
+		}
+		return s.files.EndRepair()
+	})
+}
+
+// overwrite replaces the table by one with the patches.
 func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	if s.sequencer != nil {
 		if err := s.files.NoteLoss(); err != nil {
 			return err
 		}
 	}
-	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
 		return err
 	}
 	for _, p := range patches {
-		if _, err := f.WriteAt(p.Data, p.Offset); err != nil {
-			return errors.Join(err, f.Close())
-		}
+		copy(content[p.Offset:], p.Data)
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return s.files.ReplaceTable(path, content)
 }
 
 // restate writes the lost keys that memory has, with a note of the loss.
@@ -438,6 +452,9 @@ func (s *Store) resumeRepair() error {
 		return err
 	}
 	defer s.life.leave()
+	if err := s.adoptRepair(); err != nil {
+		return err
+	}
 	value, ok, err := s.get(layout.RepairKey())
 	if err == nil && !ok {
 		return nil
@@ -456,6 +473,19 @@ func (s *Store) resumeRepair() error {
 		return err
 	}
 	return s.recountLost(lost)
+}
+
+// adoptRepair makes the note of a file, of which the ranges are unknown, one of the store.
+func (s *Store) adoptRepair() error {
+	noted, err := s.files.HasRepair()
+	if err != nil || !noted {
+		return err
+	}
+	b := s.db.NewBatch()
+	if err := s.apply(b, pebble.Sync, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil)); err != nil {
+		return err
+	}
+	return s.files.EndRepair()
 }
 
 // recountEntries counts the queue after a loss of entries in a range. One dead letter

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -284,32 +285,89 @@ func TestLostAcknowledgements(t *testing.T) {
 	}
 }
 
-// TestRepairIsNotedFirst cuts the power when a repair begins to overwrite a block: what
-// is lost with it is noted on disk.
-func TestRepairIsNotedFirst(t *testing.T) {
-	mem := vfs.NewCrashableMem()
-	damagedQueue(t, mem)
-	f := &faulty{}
-	var crashed atomic.Pointer[vfs.MemFS]
-	f.set(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileWriteAt && strings.HasSuffix(op.Path, ".sst") {
-			crashed.CompareAndSwap(nil, mem.CrashClone(vfs.CrashCloneCfg{}))
+// TestRepairCutShort cuts the power at each write of a repair, also of one before which writes are blocked: the next start
+// finds the damage, or what is missing, and counts it.
+func TestRepairCutShort(t *testing.T) {
+	for _, blocked := range []bool{false, true} {
+		t.Run(fmt.Sprint("blocked ", blocked), func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			n := damagedQueue(t, mem)
+			f := &faulty{}
+			s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
+			names := dataFiles(t, mem, ".sst")
+			var mu sync.Mutex
+			var crashed []*vfs.MemFS // of which mu guards the slice
+			f.set(func(op errorfs.Op) error {
+				if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.HasPrefix(op.Path, "store/db") {
+					mu.Lock()
+					defer mu.Unlock()
+					crashed = append(crashed, mem.CrashClone(vfs.CrashCloneCfg{}),
+						mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}))
+				}
+				return nil
+			})
+			for _, name := range names {
+				patches := patchesOf(t, s, name)
+				if len(patches) == 0 {
+					continue
+				}
+				var lost []layout.Range
+				for _, p := range patches {
+					lost = append(lost, p.Lost)
+				}
+				if err := errors.Join(s.removeBlocks("store/db/"+name, patches, lost, lost, blocked), s.recountLost(lost), s.syncLazy()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.fail.Store(nil)
+			want := ensure(t, s, "a").Stats()
+			if want.Length == int64(n) || want.DeadLetters != 1 || len(crashed) < 10 {
+				t.Fatalf("%+v, %d writes", want, len(crashed)/2)
+			}
+			for i, fs := range crashed {
+				s, err := Open("store", Options{FS: fs, firstSequence: 1})
+				if err != nil {
+					t.Fatalf("write %d: %v", i/2, err)
+				}
+				if err := s.resumeRepair(); err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range names {
+					if _, err := s.repairTable("store/db/" + name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := ensure(t, s, "a").Stats(); got.Length != want.Length || got.DeadLetters != 1 {
+					t.Errorf("write %d: %+v", i/2, got)
+				}
+				if _, noted, err := s.get(layout.RepairKey()); noted || err != nil {
+					t.Errorf("write %d: the repair is not finished, %v", i/2, err)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// patchesOf returns the patches of a table.
+func patchesOf(t *testing.T, s *Store, name string) []salvage.Patch {
+	t.Helper()
+	levels, err := s.db.SSTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range slices.Concat(levels...) {
+		if name == table.BackingSSTNum.String()+".sst" {
+			patches, err := salvage.FindPatches(content(t, s.opts.FS, name), table.Smallest, table.Largest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return patches
 		}
-		return nil
-	})
-	s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
-	for _, name := range dataFiles(t, mem, ".sst") {
-		if _, err := s.repairTable("store/db/" + name); err != nil {
-			t.Fatal(err)
-		}
 	}
-	if crashed.Load() == nil {
-		t.Fatal("nothing was overwritten")
-	}
-	s = openTest(t, "store", Options{FS: crashed.Load(), firstSequence: 1})
-	if _, noted, err := s.get(layout.RepairKey()); !noted || err != nil {
-		t.Errorf("no note of the repair: %v", err)
-	}
+	return nil
 }
 
 // TestRepairOnAFullDisk has the disk full while a table is repaired: it is repaired once there is room.
@@ -319,15 +377,15 @@ func TestRepairOnAFullDisk(t *testing.T) {
 		n := damagedQueue(t, mem)
 		f := &faulty{}
 		var refused atomic.Int64
+		now := func() time.Time { return testEpoch }
+		s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now})
 		f.set(func(op errorfs.Op) error {
-			if op.Kind != errorfs.OpFileWriteAt || !strings.HasSuffix(op.Path, ".sst") {
+			if op.Kind != errorfs.OpFileWrite || !strings.HasSuffix(op.Path, ".dbtmp") {
 				return nil
 			}
 			refused.Add(1)
 			return syscall.ENOSPC
 		})
-		now := func() time.Time { return testEpoch }
-		s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now})
 		for _, name := range dataFiles(t, mem, ".sst") {
 			s.damaged.add(&pebble.DataCorruptionInfo{Path: "store/db/" + name})
 		}

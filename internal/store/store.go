@@ -447,8 +447,8 @@ func (s *Store) checkFormat() error {
 
 // Backup copies the store to a new directory: ledger, log, queues and all else as of one
 // commit. [Open] opens the copy, and continues with later sequences. The path is absolute and
-// not inside the store. The end of the context, and Close, end it after the file that is being copied,
-// and nothing is left in the directory.
+// not inside the store. The end of the context, Close, and a repair of a table (ErrRepairing) end it after the file
+// that is being copied, and nothing is left in the directory.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	if err := s.use(); err != nil {
 		return err

@@ -306,7 +306,7 @@ func (p *parts) Backup(ctx context.Context, dir string) (int, error) {
 	switch err := p.d.store.Backup(ctx, dir); {
 	case errors.Is(err, fs.ErrExist):
 		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s exists already; name a new folder, which the backup makes", dir))
-	case errors.Is(err, store.ErrCopying), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, store.ErrCopying), errors.Is(err, store.ErrRepairing), errors.Is(err, fs.ErrPermission):
 		return 0, admin.Refuse(http.StatusConflict, err)
 	case err != nil:
 		return 0, err

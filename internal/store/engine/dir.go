@@ -23,7 +23,10 @@ const (
 	lockFile  = "LOCK"
 	ownerFile = "OWNER"
 	dataDir   = "db"
-	lossFile  = "LOSS" // in dataDir; it goes with that
+
+	// In dataDir, and gone with that:
+	lossFile   = "LOSS"
+	repairFile = "REPAIR"
 )
 
 // The errors of a directory that belongs to another process.
@@ -85,7 +88,7 @@ func (d *Dir) Take() (err error) {
 	down := func() bool { return d.o.Failure() != nil }
 	d.fence = &fence{
 		FS: d.o.FS, opening: true, left: d.o.Left, budget: d.o.MaxBytes > 0, pauseBytes: d.o.PauseBytes, oldLogs: (MemTables + 1) * MemTableBytes(d.o.MaxBytes), maxLog: 2 * MemTableBytes(d.o.MaxBytes), reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
-		imagined: make(map[string]bool), memory: vfs.NewMem(), released: make(chan struct{}),
+		imagined: make(map[string]bool), tables: make(map[string]*openTable), memory: vfs.NewMem(), released: make(chan struct{}),
 	}
 	return nil
 }
@@ -208,6 +211,9 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 // ErrCopying means that a copy of the store is being made.
 var ErrCopying = errors.New("a backup is being made")
 
+// ErrRepairing means that a repair changes, or has changed, a table of the store that is to be copied.
+var ErrRepairing = errors.New("a damaged part of the store was removed meanwhile; make the backup again")
+
 // Copy makes a new directory with the store as of one moment, with links to its tables if both
 // are on one filesystem. If it fails, it removes what it made, and the store is not harmed. It ends
 // with the error that end returns, after the file that is being copied.
@@ -218,16 +224,29 @@ func (d *Dir) Copy(db *pebble.DB, path string, end func() error) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !d.fence.copying.CompareAndSwap(nil, &storeCopy{path, end}) {
+	c := &storeCopy{dir: path, end: end}
+	if !d.fence.copying.CompareAndSwap(nil, c) {
 		return ErrCopying
 	}
 	defer d.fence.copying.Store(nil)
-	err := makeDir(fsys, path)
+	if d.fence.repairing.Load() { // read after copying is set; see Repair
+		return ErrRepairing
+	}
+	lossy, err := d.HasLoss()
+	if err == nil {
+		err = makeDir(fsys, path)
+	}
 	if err == nil {
 		err = checkpoint(db, DataPath(fsys, path))
 	}
+	if err == nil && lossy {
+		err = noteFile(fsys, DataPath(fsys, path), lossFile)
+	}
 	if err == nil {
 		err = syncDir(fsys, path)
+	}
+	if c.repaired.Load() {
+		err = ErrRepairing // some tables may be of before, others of after it
 	}
 	if failure := d.o.Failure(); failure != nil {
 		err = failure // the copy may be of what was never written
@@ -251,15 +270,40 @@ func checkpoint(db *pebble.DB, path string) (err error) {
 	return db.Checkpoint(path, pebble.WithFlushedWAL())
 }
 
-// NoteLoss notes, durably, that the store lacks what was written to it. Only Replace ends that.
-func (d *Dir) NoteLoss() error {
-	data := DataPath(d.fence, d.path)
-	return replaceFile(d.fence, data, d.fence.PathJoin(data, lossFile), nil)
+// Repair runs f, which changes tables in place of what the store wrote to them. A copy that is being made fails with
+// ErrRepairing, and so does each other until f returns.
+func (d *Dir) Repair(f func() error) error {
+	d.fence.repairing.Store(true)
+	defer d.fence.repairing.Store(false)
+	if c := d.fence.copying.Load(); c != nil { // read after repairing is set; see Copy
+		c.repaired.Store(true)
+	}
+	return f()
 }
 
+// NoteLoss notes, durably, that the store lacks what was written to it. Only Replace ends that.
+func (d *Dir) NoteLoss() error { return noteFile(d.fence, DataPath(d.fence, d.path), lossFile) }
+
 // HasLoss reports whether a loss is noted.
-func (d *Dir) HasLoss() (bool, error) {
-	_, err := d.fence.Stat(d.fence.PathJoin(DataPath(d.fence, d.path), lossFile))
+func (d *Dir) HasLoss() (bool, error) { return d.has(lossFile) }
+
+// NoteRepair notes, durably, that a repair is in progress that nothing in the store tells of.
+func (d *Dir) NoteRepair() error { return noteFile(d.fence, DataPath(d.fence, d.path), repairFile) }
+
+// HasRepair reports whether such a repair is noted.
+func (d *Dir) HasRepair() (bool, error) { return d.has(repairFile) }
+
+// EndRepair removes that note. A crash may bring it back.
+func (d *Dir) EndRepair() error {
+	return d.fence.Remove(d.fence.PathJoin(DataPath(d.fence, d.path), repairFile))
+}
+
+func noteFile(fsys vfs.FS, dir, name string) error {
+	return replaceFile(fsys, dir, fsys.PathJoin(dir, name), nil)
+}
+
+func (d *Dir) has(name string) (bool, error) {
+	_, err := d.fence.Stat(d.fence.PathJoin(DataPath(d.fence, d.path), name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -370,20 +414,25 @@ func (o *owner) check() error {
 // replaceFile replaces the contents of a file atomically and durably.
 func replaceFile(fsys vfs.FS, dir, path string, content []byte) error {
 	tmp := path + ".tmp"
-	f, err := fsys.Create(tmp, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(content); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := writeFile(fsys, tmp, content); err != nil {
 		return err
 	}
 	if err := fsys.Rename(tmp, path); err != nil {
 		return err
 	}
 	return syncDir(fsys, dir)
+}
+
+// writeFile writes a file and syncs it.
+func writeFile(fsys vfs.FS, path string, content []byte) error {
+	f, err := fsys.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
 
 func syncDir(fsys vfs.FS, dir string) error {

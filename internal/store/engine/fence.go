@@ -62,13 +62,16 @@ type fence struct {
 	// copying is the copy of the store that is being made, nil if there is none. Its disk may
 	// be full, or gone, without harm to the store.
 	copying atomic.Pointer[storeCopy]
+	// repairing is set while a repair changes the store, of which no copy may be made.
+	repairing atomic.Bool
 
 	mu       sync.Mutex
-	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
-	opening  bool            // guarded by mu; the store is being opened
-	replayed bool            // guarded by mu; the store that is being opened has a new write-ahead log
-	full     bool            // guarded by mu; the disk is full, as far as is known
-	fullTill time.Time       // guarded by mu; no new table before this, the disk is full
+	imagined map[string]bool       // guarded by mu; files made after the failure; they lie in memory
+	tables   map[string]*openTable // guarded by mu; by path
+	opening  bool                  // guarded by mu; the store is being opened
+	replayed bool                  // guarded by mu; the store that is being opened has a new write-ahead log
+	full     bool                  // guarded by mu; the disk is full, as far as is known
+	fullTill time.Time             // guarded by mu; no new table before this, the disk is full
 
 	memory *vfs.MemFS
 
@@ -81,6 +84,8 @@ type fence struct {
 type storeCopy struct {
 	dir string
 	end func() error // returns the reason to make no more files of it, or nil
+
+	repaired atomic.Bool // a repair has begun meanwhile
 }
 
 // FullDiskPause keeps Pebble from trying flushes in a tight loop while the disk
@@ -104,10 +109,15 @@ func (f *fence) isCopy(name string) bool {
 
 // endCopy returns the reason to make no more files of the copy.
 func (f *fence) endCopy() error {
-	if c := f.copying.Load(); c != nil {
+	c := f.copying.Load()
+	switch {
+	case c == nil:
+		return nil
+	case c.repaired.Load():
+		return ErrRepairing
+	default:
 		return c.end()
 	}
-	return nil
 }
 
 // check reports a fatal error of the named file, and returns the error that Pebble
@@ -438,6 +448,9 @@ func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) 
 }
 
 func (f *fence) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if strings.HasSuffix(name, ".sst") {
+		return f.openTable(name, opts...)
+	}
 	return f.at(name).Open(name, opts...)
 }
 
@@ -481,7 +494,7 @@ func (f *fence) Link(oldname, newname string) error {
 	return f.check(newname, f.FS.Link(oldname, newname))
 }
 
-// Rename is used by Pebble only while opening, for files it wrote just before.
+// Rename is used by Pebble only while opening, for files it wrote just before, and by repairs.
 func (f *fence) Rename(oldname, newname string) error {
 	if f.isCopy(newname) {
 		return f.FS.Rename(oldname, newname)
