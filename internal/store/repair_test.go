@@ -299,7 +299,7 @@ func TestRepairIsNotedFirst(t *testing.T) {
 	})
 	s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
 	for _, name := range dataFiles(t, mem, ".sst") {
-		if _, err := s.repairTable("store/db/" + name); err != nil {
+		if err := s.repairTable("store/db/" + name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -346,6 +346,66 @@ func TestRepairOnAFullDisk(t *testing.T) {
 			t.Errorf("%d delivered, %d letters", delivered, letters)
 		}
 	})
+}
+
+// TestRepairFailsHalfWay has a repair of two blocks fail after it has overwritten the first, or both: what was in them is
+// counted all the same.
+func TestRepairFailsHalfWay(t *testing.T) {
+	for name, fails := range map[string]func(op errorfs.OpKind, nth int64) bool{
+		"at the second block": func(op errorfs.OpKind, nth int64) bool { return op == errorfs.OpFileWriteAt && nth == 2 },
+		"at the sync":         func(op errorfs.OpKind, _ int64) bool { return op == errorfs.OpFileSync },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := vfs.NewMem()
+				n := damagedQueue(t, mem)
+				if !damageKeys(t, mem, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), 60) {
+					t.Fatal("no second block of the queue")
+				}
+				tables := make(map[string]bool)
+				for _, name := range dataFiles(t, mem, ".sst") {
+					tables["store/db/"+name] = true
+				}
+				f := &faulty{}
+				var writes atomic.Int64
+				var failed atomic.Bool
+				f.set(func(op errorfs.Op) error {
+					if !tables[op.Path] {
+						return nil
+					}
+					if op.Kind == errorfs.OpFileWriteAt {
+						writes.Add(1)
+					}
+					if fails(op.Kind, writes.Load()) && !failed.Swap(true) {
+						return syscall.EIO
+					}
+					return nil
+				})
+				now := func() time.Time { return testEpoch }
+				var logged testkit.Log
+				s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+				for path := range tables {
+					s.damaged.add(&pebble.DataCorruptionInfo{Path: path})
+				}
+				stop := runStore(t, s)
+				defer stop()
+				time.Sleep(time.Minute)
+				if !failed.Load() {
+					t.Fatal("nothing has failed")
+				}
+				if _, noted, err := s.get(layout.RepairKey()); err != nil || noted || s.damaged.cause() != nil {
+					t.Errorf("the repair is not finished: note %t, %v, %v", noted, err, s.damaged.cause())
+				}
+				if lines := logged.Like("removed a damaged block"); len(lines) != 2 {
+					t.Errorf("%d blocks are logged: %q", len(lines), lines)
+				}
+				q := ensure(t, s, "a")
+				if got, there := q.Stats(), len(read(t, q, 0, n)); got.Length != int64(there) || got.DeadLetters != 1 {
+					t.Errorf("%d entries are there, %+v", there, got)
+				}
+			})
+		})
+	}
 }
 
 // TestDamagedTableIsNotReadInALoop asks for compactions of a table that cannot be
