@@ -152,11 +152,25 @@ var errBehind = errors.New("the server that answers for the journal is behind, o
 // twenty seconds.
 const lostAfter = 30 * time.Second
 
-// knows notes that the stream has had a sequence.
+// knows notes that the stream has had a sequence, by what a directory has.
 func (j *Client) knows(sequence uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.known = max(j.known, sequence)
+}
+
+// saw notes that a server has a sequence.
+func (j *Client) saw(sequence uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.sawLocked(sequence)
+	j.known = max(j.known, sequence)
+}
+
+func (j *Client) sawLocked(sequence uint64) {
+	if sequence >= j.lacks {
+		j.since = time.Time{}
+	}
 }
 
 // believe returns errBehind for a stream that ends at last and has had more, unless that has been so for lostAfter.
@@ -164,9 +178,7 @@ func (j *Client) believe(last, had uint64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	had = max(had, j.known)
-	if last >= j.lacks {
-		j.since = time.Time{}
-	}
+	j.sawLocked(last)
 	if last >= had {
 		return nil
 	}
@@ -218,7 +230,7 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	if err := j.believe(x.Last, had); err != nil {
 		return Extent{}, err
 	}
-	j.knows(x.Last)
+	j.saw(x.Last)
 	return x, nil
 }
 

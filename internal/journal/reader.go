@@ -134,7 +134,7 @@ func (r *Reader) take(m jetstream.Msg) (*Entry, error) {
 		return nil, fmt.Errorf("stream %s: %w", r.j.Stream, err)
 	}
 	r.seen = seq
-	r.j.knows(seq)
+	r.j.saw(seq)
 	if e != nil {
 		r.at = e.Position
 	}

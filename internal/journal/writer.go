@@ -122,7 +122,7 @@ func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, e
 			return nil, err
 		}
 		w.last++
-		w.j.knows(w.last)
+		w.j.saw(w.last)
 		w.written.Add(uint64(len(headers[i]) + len(body)))
 	}
 	e.Last = w.last

@@ -13,17 +13,18 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// TestLossUnderAJournal damages a block of the leader's tables, which it repairs. The other
+// TestLossUnderAJournal damages blocks of the leader's tables, which it repairs. The other
 // directory, which has what is lost, then leads: its counters are those of what is in it.
 func TestLossUnderAJournal(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		prefix byte
-		nth    int // of the keys that are written in full
+		places int
 	}{
-		{"queue", layout.PrefixQueue, 8},
-		{"dead letters", layout.PrefixDeadLetter, 20},
+		{"queue", layout.PrefixQueue, 1},
+		{"two blocks of a queue", layout.PrefixQueue, 4},
+		{"dead letters", layout.PrefixDeadLetter, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,13 +49,11 @@ func TestLossUnderAJournal(t *testing.T) {
 			if err := errors.Join(flush(s), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			if !damageKeys(t, fs, append(layout.SinkPrefix(prefix, q.id), 0), tc.nth) {
-				t.Fatal("no block is damaged")
-			}
+			damageBlocks(t, fs, j, append(layout.SinkPrefix(prefix, q.id), 0), tc.places)
 			s, q = lead(t, fs, j)
 			before := q.Stats()
 			for _, name := range dataFiles(t, fs, ".sst") {
-				if _, err := s.repairTable("store/db/" + name); err != nil {
+				if err := s.repairTable("store/db/" + name); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -100,18 +99,7 @@ func TestRepairAndFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := append(layout.SinkPrefix(layout.PrefixQueue, q.id), 0)
-	for nth, damaged := 0, 0; damaged < 4; nth += 3 { // at least two blocks, which the store can be opened without
-		if !damageKeys(t, fs, key, nth) {
-			t.Fatalf("%d places are damaged", damaged)
-		}
-		if s, err := Open("store", Options{FS: fs, Journal: j.writer()}); err != nil {
-			damageKeys(t, fs, key, nth) // as it was
-		} else if err := s.Close(); err != nil {
-			t.Fatal(err)
-		} else {
-			damaged++
-		}
-	}
+	damageBlocks(t, fs, j, key, 4) // at least two, as a block may have several of the places
 	s, _ = lead(t, fs, j)
 	removed := 0
 	for _, name := range dataFiles(t, fs, ".sst") {
@@ -208,6 +196,23 @@ func TestBackupWithLoss(t *testing.T) {
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// damageBlocks damages places of the keys that begin so, without which the store can be opened.
+func damageBlocks(t *testing.T, fs vfs.FS, j *testJournal, key []byte, places int) {
+	t.Helper()
+	for nth, damaged := 0, 0; damaged < places; nth += 3 {
+		if !damageKeys(t, fs, key, nth) {
+			t.Fatalf("%d places are damaged", damaged)
+		}
+		if s, err := Open("store", Options{FS: fs, Journal: j.writer()}); err != nil {
+			damageKeys(t, fs, key, nth) // as it was
+		} else if err := s.Close(); err != nil {
+			t.Fatal(err)
+		} else {
+			damaged++
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -205,7 +206,7 @@ func (s *Store) repairTables() error {
 		if table == nil {
 			return nil
 		}
-		lost, err := s.repairTable(path)
+		err := s.repairTable(path)
 		if failure := s.Err(); failure != nil {
 			return failure
 		}
@@ -222,47 +223,50 @@ func (s *Store) repairTables() error {
 		if err != nil {
 			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and start a new one",
 				"file", filepath.Base(path), "error", salvage.FirstLine(err))
-			continue
-		}
-		for _, r := range lost {
-			s.metrics.repaired.Inc()
-			s.opts.Logger.Error("removed a damaged block from a table; keys that only it held are lost",
-				"file", filepath.Base(path), "lost", r.String())
 		}
 	}
 }
 
-// repairTable removes the damaged blocks from a table and returns the lost ranges.
-func (s *Store) repairTable(path string) ([]layout.Range, error) {
+// repairTable removes the damaged blocks from a table. After an error it may be called again.
+func (s *Store) repairTable(path string) error {
 	levels, err := s.db.SSTables()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	tables := slices.Concat(levels...)
 	i := slices.IndexFunc(tables, func(t pebble.SSTableInfo) bool {
 		return filepath.Base(path) == t.BackingSSTNum.String()+".sst"
 	})
 	if i < 0 {
-		return nil, nil // no compaction reads it any more
+		return s.recountLost(s.damaged.uncounted) // no compaction reads it any more
 	}
 	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	patches, err := salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
-	if err != nil || len(patches) == 0 {
-		return nil, err
+	if err != nil {
+		return err
+	}
+	if len(patches) == 0 {
+		return s.recountLost(s.damaged.uncounted)
 	}
 	lost := make([]layout.Range, len(patches))
 	for i := range patches {
 		lost[i] = patches[i].Lost
 	}
-	uncounted := append(s.damaged.uncounted, lost...)
+	uncounted := slices.Clip(s.damaged.uncounted)
+	for _, r := range lost {
+		if !slices.ContainsFunc(uncounted, r.Equal) { // by an attempt that failed
+			uncounted = append(uncounted, r)
+		}
+	}
+	s.damaged.uncounted = uncounted                                                                // an attempt that fails may have removed some of it
 	blocked := int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) // writes are, until the overwrite
 	if err := s.removeBlocks(path, patches, lost, uncounted, blocked); err != nil {
-		return nil, err
+		return err
 	}
-	return lost, s.recountLost(uncounted)
+	return s.recountLost(uncounted)
 }
 
 // removeBlocks does the steps 1 and 2, the second first if writes are blocked.
@@ -301,7 +305,15 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	for _, p := range patches {
 		copy(content[p.Offset:], p.Data)
 	}
-	return s.files.ReplaceTable(path, content)
+	if err := s.files.ReplaceTable(path, content); err != nil {
+		return err
+	}
+	for _, p := range patches {
+		s.metrics.repaired.Inc()
+		s.opts.Logger.Error("removed a damaged block from a table; keys that only it held are lost",
+			"file", filepath.Base(path), "lost", p.Lost.String())
+	}
+	return nil
 }
 
 // restate writes the lost keys that memory has, with a note of the loss.
@@ -422,20 +434,21 @@ func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []b
 	acked(first, last+1)
 }
 
-// recountLost corrects the counters after a loss and removes the note. If it meets other
+// recountLost corrects the counters after a loss, if there is one, and removes the note. If it meets other
 // damage, it reports that, and the next repair counts.
 func (s *Store) recountLost(lost []layout.Range) error {
+	if len(lost) == 0 {
+		return nil
+	}
 	s.damaged.uncounted = lost
 	for _, q := range s.sinks.all() {
-		for _, r := range lost {
-			err := errors.Join(q.recountEntries(r), q.recountLetters(r))
-			if errors.Is(err, ErrUnreadable) {
-				s.damaged.report(err)
-				return nil
-			}
-			if err != nil {
-				return err
-			}
+		err := errors.Join(q.recountEntries(lost), q.recountLetters(lost))
+		if errors.Is(err, ErrUnreadable) {
+			s.damaged.report(err)
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 	s.damaged.uncounted = nil
@@ -488,10 +501,21 @@ func (s *Store) adoptRepair() error {
 	return s.files.EndRepair()
 }
 
-// recountEntries counts the queue after a loss of entries in a range. One dead letter
-// stands for the missing ones.
-func (q *Queue) recountEntries(r layout.Range) error {
-	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
+// lostOf returns the positions from the first to the last that may be lost of a queue or its dead letters.
+func (q *Queue) lostOf(lost []layout.Range, prefix byte) (first, last uint64, ok bool) {
+	first = math.MaxUint64
+	for _, r := range lost {
+		if from, to, some := r.Positions(prefix, q.id); some {
+			first, last, ok = min(first, from), max(last, to), true
+		}
+	}
+	return first, last, ok
+}
+
+// recountEntries counts the queue after a loss of entries. One dead letter stands for the missing ones, of
+// all ranges: a count does not tell from which they are missing.
+func (q *Queue) recountEntries(lost []layout.Range) error {
+	first, last, ok := q.lostOf(lost, layout.PrefixQueue)
 	if !ok {
 		return nil
 	}
@@ -509,7 +533,7 @@ func (q *Queue) recountEntries(r layout.Range) error {
 			break
 		}
 	}
-	if at > last { // nothing of this range is lost
+	if at > last { // nothing is lost
 		return b.Close()
 	}
 	missing, err := q.recount(b, func(l salvage.LostSpan) error { return l.Err })
@@ -575,9 +599,9 @@ func (q *Queue) occupied(position uint64) (bool, error) {
 	return false, nil
 }
 
-// recountLetters counts the dead letters after a loss in a range.
-func (q *Queue) recountLetters(r layout.Range) error {
-	first, last, ok := r.Positions(layout.PrefixDeadLetter, q.id)
+// recountLetters counts the dead letters after a loss.
+func (q *Queue) recountLetters(lost []layout.Range) error {
+	first, last, ok := q.lostOf(lost, layout.PrefixDeadLetter)
 	if !ok {
 		return nil
 	}

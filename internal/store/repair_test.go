@@ -333,7 +333,7 @@ func TestRepairCutShort(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, name := range names {
-					if _, err := s.repairTable("store/db/" + name); err != nil {
+					if err := s.repairTable("store/db/" + name); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -404,6 +404,56 @@ func TestRepairOnAFullDisk(t *testing.T) {
 			t.Errorf("%d delivered, %d letters", delivered, letters)
 		}
 	})
+}
+
+// TestRepairIsRepeated has a repair of two blocks fail once, while it writes the table that takes the place of the damaged one: what was in
+// the blocks is counted and logged once.
+func TestRepairIsRepeated(t *testing.T) {
+	for name, fails := range map[string]errorfs.OpKind{"at the write": errorfs.OpFileWrite, "at the sync": errorfs.OpFileSync} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := vfs.NewMem()
+				n := damagedQueue(t, mem)
+				if !damageKeys(t, mem, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), 60) {
+					t.Fatal("no second block of the queue")
+				}
+				tables := make(map[string]bool)
+				for _, name := range dataFiles(t, mem, ".sst") {
+					tables["store/db/"+name] = true
+				}
+				f := &faulty{}
+				var failed atomic.Bool
+				now := func() time.Time { return testEpoch }
+				var logged testkit.Log
+				s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1, Now: now, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+				f.set(func(op errorfs.Op) error {
+					if op.Kind == fails && strings.HasSuffix(op.Path, ".dbtmp") && !failed.Swap(true) {
+						return syscall.EIO
+					}
+					return nil
+				})
+				for path := range tables {
+					s.damaged.add(&pebble.DataCorruptionInfo{Path: path})
+				}
+				stop := runStore(t, s)
+				defer stop()
+				time.Sleep(time.Minute)
+				if !failed.Load() {
+					t.Fatal("nothing has failed")
+				}
+				if _, noted, err := s.get(layout.RepairKey()); err != nil || noted || s.damaged.cause() != nil {
+					t.Errorf("the repair is not finished: note %t, %v, %v", noted, err, s.damaged.cause())
+				}
+				if lines := logged.Like("removed a damaged block"); len(lines) != 2 {
+					t.Errorf("%d blocks are logged: %q", len(lines), lines)
+				}
+				q := ensure(t, s, "a")
+				if got, there := q.Stats(), len(read(t, q, 0, n)); got.Length != int64(there) || got.DeadLetters != 1 {
+					t.Errorf("%d entries are there, %+v", there, got)
+				}
+			})
+		})
+	}
 }
 
 // TestDamagedTableIsNotReadInALoop asks for compactions of a table that cannot be

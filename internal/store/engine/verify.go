@@ -92,7 +92,8 @@ func firstLog(record []byte) (number uint64) {
 	}
 	tag := field()
 	if tag == comparerTag {
-		record = record[min(field(), uint64(len(record))):]
+		name := field()
+		record = record[min(name, uint64(len(record))):]
 		tag = field()
 	}
 	if tag == firstLogTag {

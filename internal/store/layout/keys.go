@@ -184,6 +184,11 @@ func (r Range) Overlaps(from, to []byte) bool {
 	return bytes.Compare(r.Lower, to) < 0 && bytes.Compare(r.Upper, from) >= 0
 }
 
+// Equal reports whether the ranges have the same bounds.
+func (r Range) Equal(other Range) bool {
+	return bytes.Equal(r.Lower, other.Lower) && bytes.Equal(r.Upper, other.Upper)
+}
+
 // RepairKey returns the key of the note of a repair in progress.
 func RepairKey() []byte { return []byte{PrefixRepair} }
 

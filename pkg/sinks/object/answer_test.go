@@ -103,6 +103,35 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestFarApart: between two events of a batch, such as one that is redelivered, are more objects than are kept at a time.
+func TestFarApart(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	const objects = 4_200
+	heads := 0
+	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodHead:
+			heads++
+			w.WriteHeader(http.StatusNotFound)
+		case http.MethodGet:
+			folder := r.URL.Query().Get("prefix")
+			fmt.Fprint(w, "<ListBucketResult><IsTruncated>false</IsTruncated>")
+			for i := range objects {
+				fmt.Fprintf(w, "<Contents><Key>%s%020d.jsonl.zst</Key></Contents>", folder, i+2)
+			}
+			fmt.Fprint(w, "</ListBucketResult>")
+		}
+	})
+	batch := sinktest.Events(2, 1)
+	batch[0].Sequence, batch[1].Sequence = 1, objects+100
+	if err := sinktest.Open(t, s.config()).Write(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if heads <= 1<<12 {
+		t.Errorf("%d objects are looked at", heads)
+	}
+}
+
 // TestLists: a list that is not one, and one without an end.
 func TestLists(t *testing.T) {
 	t.Setenv("OBJECT_TEST_SECRET", canary)
@@ -110,9 +139,10 @@ func TestLists(t *testing.T) {
 		`<html>`,
 		`<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>`,
 		`<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a</Key></Contents></ListBucketResult>`,
+		`<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>~</Key></Contents></ListBucketResult>`,
 	} {
 		s := newStorage(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
-		sinktest.WantClass(t, sinktest.Open(t, s.config()).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "the answer is")
+		sinktest.WantClass(t, sinktest.Open(t, s.config()).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "the answer ")
 	}
 }
 

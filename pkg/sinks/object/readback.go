@@ -3,10 +3,12 @@ package object
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +27,7 @@ const (
 	// retried events make objects that overlap.
 	before = 8
 
-	maxObjects = 1 << 15  // looked at for a batch, of which each has an event at least
+	maxObjects = 1 << 12  // whose names are kept at a time
 	maxLine    = 64 << 20 // bytes of a line that is read back
 	maxDecoded = 4 << 30  // bytes of an object's lines
 	maxIDs     = 1 << 17  // ids of an object, of which the sink's have at most a batch
@@ -34,46 +36,52 @@ const (
 
 // readBack returns the events that no object of the folder has. They are in order.
 func (s *sink) readBack(ctx context.Context, f *folder, events []*event.Event) ([]*event.Event, error) {
-	low, high := events[0].Sequence, events[len(events)-1].Sequence
-	keys, complete, err := s.around(ctx, f.path, low, high)
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range keys {
-		m, err := s.storage.head(ctx, key)
-		switch {
-		case errors.Is(err, errNotFound):
-			continue
-		case err != nil:
+	high := events[len(events)-1].Sequence
+	beyond := false // an object has events behind them
+	for from := 0; from < len(events); {
+		low := events[from].Sequence
+		keys, rest, complete, err := s.around(ctx, f.path, low, high)
+		if err != nil {
 			return nil, err
-		case m.Count > 0 && m.Last < low:
-			continue
-		case m.Count > 0 && m.Last > high:
-			complete = false
 		}
-		if f.lastRead != key {
-			ids, err := s.read(ctx, key)
-			if err != nil {
+		for _, key := range keys {
+			m, err := s.storage.head(ctx, key)
+			switch {
+			case errors.Is(err, errNotFound):
+				continue
+			case err != nil:
 				return nil, err
+			case m.Count > 0 && m.Last < low:
+				continue
+			case m.Count > 0 && m.Last > high:
+				beyond = true
 			}
-			f.lastRead, f.ids = key, ids
+			if f.lastRead != key {
+				ids, err := s.read(ctx, key)
+				if err != nil {
+					return nil, err
+				}
+				f.lastRead, f.ids = key, ids
+			}
+			events = withoutIDs(events, f.ids)
 		}
-		events = withoutIDs(events, f.ids)
-	}
-	if complete {
-		f.known, f.highest = true, max(f.highest, high)
-		f.lastRead, f.ids = "", nil
+		if complete && !beyond {
+			f.known, f.highest = true, max(f.highest, high)
+			f.lastRead, f.ids = "", nil
+		}
+		from, _ = slices.BinarySearchFunc(events, rest, func(e *event.Event, rest uint64) int { return cmp.Compare(e.Sequence, rest) })
 	}
 	return events, nil
 }
 
-// around returns the keys of the objects that may have events between two sequences, and whether none begins later.
-func (s *sink) around(ctx context.Context, path string, low, high uint64) (keys []string, complete bool, err error) {
+// around returns the keys of the objects that may have events between two sequences, and whether none begins later. Those
+// that begin at rest, and behind it, are not among them.
+func (s *sink) around(ctx context.Context, path string, low, high uint64) (keys []string, rest uint64, complete bool, err error) {
 	earlier := 0
 	for after, more := path, true; more; {
 		var page []string
 		if page, more, err = s.storage.list(ctx, path, after); err != nil {
-			return nil, false, err
+			return nil, 0, false, err
 		}
 		for _, key := range page {
 			after = key
@@ -82,19 +90,19 @@ func (s *sink) around(ctx context.Context, path string, low, high uint64) (keys 
 			case !ok:
 				continue
 			case first > high:
-				return keys, false, nil
+				return keys, first, false, nil
 			case first <= low:
 				if earlier++; earlier > before {
 					keys = slices.Delete(keys, 0, 1)
 				}
 			}
-			if len(keys) == maxObjects {
-				return nil, false, fmt.Errorf("the storage lists more than %d objects for a batch in folder %s", maxObjects, path)
+			if len(keys) == maxObjects { // most of them begin behind low, and so does this one
+				return keys, first, false, nil
 			}
 			keys = append(keys, key)
 		}
 	}
-	return keys, true, nil
+	return keys, math.MaxUint64, true, nil
 }
 
 // sequenceOf reads the first sequence in the name of an object; not ok: it is not one of the sink's.

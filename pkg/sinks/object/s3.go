@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -145,6 +146,8 @@ func (b *bucketClient) list(ctx context.Context, folder, after string) (keys []s
 		switch {
 		case c.Key <= after:
 			return nil, false, a.Errorf("the answer is not in order")
+		case !strings.HasPrefix(c.Key, folder):
+			return nil, false, a.Errorf("the answer has a key of another folder")
 		case len(c.Key) > maxKey:
 			return nil, false, a.Errorf("the answer has a key of more than %d bytes", maxKey)
 		}

@@ -1,0 +1,32 @@
+package journal
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestBelieve: a server that is behind is not believed because another was, long before: the entries that came between
+// have shown that the stream lacks nothing. What servers insist on is believed, and stays so.
+func TestBelieve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &Client{}
+		j.knows(10)
+		if err := j.believe(8, 0); !errors.Is(err, errBehind) {
+			t.Errorf("the first time: %v", err)
+		}
+		j.saw(11)
+		time.Sleep(time.Hour)
+		if err := j.believe(8, 0); !errors.Is(err, errBehind) {
+			t.Errorf("an hour later, after entry 11 was read: %v", err)
+		}
+		j.knows(11) // as a reader does that begins anew
+		time.Sleep(lostAfter + time.Second)
+		for _, last := range []uint64{8, 9} {
+			if err := j.believe(last, 0); err != nil {
+				t.Errorf("%d, which servers insist on: %v", last, err)
+			}
+		}
+	})
+}
