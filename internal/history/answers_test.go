@@ -1006,3 +1006,49 @@ func TestAlike(t *testing.T) {
 		}
 	}
 }
+
+// The state before a record is not exact if the object could not be read in between, also where the clock was
+// set back meanwhile.
+func TestUnreadableObjectAndClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		rest()
+		time.Sleep(time.Hour)
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "a", To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
+		rest()
+		w.skew.Store(-int64(30 * time.Minute))
+		rest()
+		h.OnAdd(w.object("b", "u2"), false) // a record shows how the clock is set
+		rest()
+		at := w.now()
+		time.Sleep(time.Second)
+		h.OnUpdate(first, w.object("a", "u1"))
+		rest()
+		if s, err := w.r.At(t.Context(), pod("a"), at); err != nil || s.As != Gap {
+			t.Errorf("%+v %v", s, err)
+		}
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		d, err := w.r.DiffVersion(t.Context(), pod("a"), 0, v.Items[0].Sequence)
+		w.must(err)
+		if d.From.As != Gap || d.To.As != Exact {
+			t.Errorf("%+v", d)
+		}
+		b, err := w.r.Blame(t.Context(), pod("a"))
+		w.must(err)
+		for _, f := range b.Fields {
+			if f.As == Exact && f.Sequence == v.Items[0].Sequence {
+				t.Errorf("blame is exact after what could not be read: %+v", f)
+			}
+		}
+	})
+}

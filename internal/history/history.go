@@ -148,19 +148,19 @@ func (g *gap) end() time.Time {
 	return g.data.To
 }
 
-// hides reports whether the state at t is uncertain: the one of the record before, which is
-// followed by the one of the record next. 0 stands for none.
-func (g *gap) hides(t time.Time, before, next uint64) bool {
+// hides reports whether the state at the end of a past is uncertain: the one of the record before,
+// which is followed by the one of the record next. 0 stands for none.
+func (g *gap) hides(at past, before, next uint64) bool {
 	between := before < g.sequence && (next == 0 || g.sequence < next)
 	switch {
 	case g.data.Name != "": // it could not be read, until the next record of it
-		return between && !t.Before(g.data.From)
-	case t.After(g.end()):
+		return between && (at.has(g.sequence, g.at) || !at.t.Before(g.data.From))
+	case at.t.After(g.end()):
 		return false
 	case g.data.From.IsZero():
 		return between
 	}
-	return !t.Before(g.data.From)
+	return !at.t.Before(g.data.From)
 }
 
 // quiet reports whether the objects that were there before and after it did not change in it.
@@ -241,6 +241,11 @@ type past struct {
 
 func (p past) has(sequence uint64, at time.Time) bool {
 	return sequence <= p.to || !p.ordered && !at.After(p.t)
+}
+
+// pastBefore is what was recorded before a record, which has a time.
+func pastBefore(sequence uint64, at time.Time) past {
+	return past{t: at.Add(-1), to: sequence - 1, ordered: true}
 }
 
 // until returns what counts as recorded up to a time.

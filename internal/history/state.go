@@ -178,7 +178,7 @@ func (r *Reader) judge(o *Object, at past, s State, err error) (State, error) {
 		if !g.concerns(&o.Resource, o.Namespace, o.Name) {
 			continue
 		}
-		if g.hides(at.t, s.before, s.next) && !(g.quiet() && s.Exists) {
+		if g.hides(at, s.before, s.next) && !(g.quiet() && s.Exists) {
 			s.As = Gap
 		}
 		if !s.blind || g.sequence <= s.before || g.sequence >= s.next || lists[g.scope()] {
@@ -685,7 +685,7 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 // preceding is the state before a version. It goes by the order of the records: the clock may have
 // shown the time of the version before, or again since.
 func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, error) {
-	return r.at(ctx, o, past{t: v.Time.Add(-1), to: v.Sequence - 1, ordered: true}, v.Sequence, nil)
+	return r.at(ctx, o, pastBefore(v.Sequence, v.Time), v.Sequence, nil)
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns
