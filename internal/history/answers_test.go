@@ -740,6 +740,49 @@ func TestHashesOfTwoKeys(t *testing.T) {
 	})
 }
 
+// A state whose record is trimmed has the hashes of its own key, also where a record of the next key holds it.
+func TestHashesOfTwoKeysOfTrimmedState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 5*time.Minute)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		state := func(name, hash string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"secret":"redacted:hmac-sha256:%s","version":"%d"}}`,
+				name, w.version, strings.Repeat(hash, 16), w.version))
+		}
+		w.must(ledger.NoteRedactKey(w.st, "a"))
+		other := state("b", "c")
+		h.OnAdd(other, false)
+		rest := func() {
+			for range 8 {
+				next := state("b", "c")
+				h.OnUpdate(other, next)
+				other = next
+				w.c.Flush()
+				time.Sleep(30 * time.Second)
+			}
+		}
+		was := state("a", "a")
+		h.OnAdd(was, false)
+		first := w.st.LogStats().Last
+		rest()
+		from := w.now()
+		w.must(ledger.NoteRedactKey(w.st, "b"))
+		h.OnUpdate(was, state("a", "b"))
+		rest()
+		if !w.r.gone(first + 1) {
+			t.Fatal("the log has the first state")
+		}
+		d, err := w.r.Diff(t.Context(), pod("a"), from.Add(-1), w.now())
+		w.must(err)
+		if d.From.As != Exact || !d.From.Exists || !d.Rekeyed || strings.Contains(d.Diff, "hmac") {
+			t.Errorf("got %+v", d)
+		}
+	})
+}
+
 // A gap of a sink that was not configured is not one of the history.
 func TestGapOfASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -389,7 +388,9 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
-		s.Exists, s.before, s.form = true, l.prev, cmp.Or(l.current, l.prev)
+		if s.Exists, s.before, s.form = true, l.prev, l.prev; len(l.again.Data) > 0 {
+			s.form = l.current
+		}
 	}
 	return s, true, err
 }
