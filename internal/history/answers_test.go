@@ -1095,3 +1095,71 @@ func TestUnreadableObjectAndClockSetBack(t *testing.T) {
 		}
 	})
 }
+
+// What changed in a gap is not exact in it, also where the clock was set back in the gap to before its beginning.
+func TestClockSetBackAmidAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		time.Sleep(time.Hour)
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		rest()
+		early := w.now()
+		time.Sleep(time.Hour)
+		h.OnAdd(w.object("b", "u2"), false)
+		w.c.Flush()
+		time.Sleep(time.Second)
+		from := w.now()
+		time.Sleep(time.Minute)
+		other := record.Record{Event: event.Event{ID: "00", Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, Name: "n", UID: "u"}, State: true}
+		append := func() { // of a watch that goes on
+			other.Event.Time = w.now()
+			payload, err := record.Append(nil, &other)
+			w.must(err)
+			batch := w.st.NewBatch()
+			row := other.Headline(batch.Append(store.Record{Time: other.Event.Time, Payload: payload}, nil), event.Inside)
+			var block headline.Block
+			block.Add(&row)
+			batch.PutHeadlines(block.Bytes())
+			w.must(w.st.Commit(batch))
+		}
+		append()
+		w.skew.Store(-int64(30 * time.Minute))
+		append() // shows how the clock is set
+		time.Sleep(time.Minute)
+		at := w.now()
+		time.Sleep(time.Minute)
+		w.list.Store(&dynamicfactory.List{ResourceVersion: fmt.Sprint(w.version + 1), End: w.seen})
+		second := w.object("a", "u1")
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: fmt.Sprint(w.version), FromTime: from, ToTime: w.now(), Position: w.seen})
+		h.OnUpdate(first, second.WithPosition(w.seen))
+		w.c.Flush()
+		w.list.Store(nil)
+		time.Sleep(time.Second)
+		if s, err := w.r.At(t.Context(), pod("a"), at); err != nil || s.As != Gap {
+			t.Errorf("in the gap: %+v %v", s, err)
+		}
+		if s, err := w.r.At(t.Context(), pod("a"), early); err != nil || s.As != Exact {
+			t.Errorf("before the gap: %+v %v", s, err)
+		}
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+		w.must(err)
+		if list.As != Gap {
+			t.Errorf("the list: %+v", list)
+		}
+		if list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, early, "", 10); err != nil || list.As != Exact {
+			t.Errorf("the list before the gap: %+v %v", list, err)
+		}
+		c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: at, To: at.Add(time.Second)}, false)
+		w.must(err)
+		if c.Complete {
+			t.Errorf("%+v", c)
+		}
+	})
+}

@@ -72,6 +72,7 @@ type known struct {
 type back struct {
 	sequence uint64
 	at       time.Time
+	from     time.Time // the latest that it had shown since it was set back before
 }
 
 // New returns the reader of a store's history.
@@ -160,7 +161,12 @@ func (g *gap) hides(at past, before, next uint64) bool {
 	case g.data.From.IsZero():
 		return between
 	}
-	return !at.t.Before(g.data.From)
+	return g.begun(at)
+}
+
+// begun reports whether the gap began in a past. If it begins after its end, the clock was set back in it.
+func (g *gap) begun(in past) bool {
+	return !in.t.Before(g.data.From) || g.data.From.After(g.end()) && !in.latest.Before(g.data.From)
 }
 
 // quiet reports whether the objects that were there before and after it did not change in it.
@@ -172,7 +178,7 @@ func (g *gap) overlaps(from, to past) bool {
 	if to.has(g.sequence, g.at) && !from.has(g.sequence, g.at) {
 		return true
 	}
-	return !g.end().Before(from.t) && (!g.data.From.After(to.t) || !g.end().After(to.t))
+	return !g.end().Before(from.t) && (g.begun(to) || !g.end().After(to.t))
 }
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.
@@ -198,7 +204,7 @@ func (r *Reader) look() (known, error) {
 	keep := func(row *headline.Row) bool {
 		// The deletions that a list shows, which are unknown, have its time, and are committed after it.
 		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time().Before(k.latest.Add(-jitter)) {
-			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time()}), row.Time()
+			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time(), k.latest}), row.Time()
 		}
 		if row.Time().After(k.latest) {
 			k.latest = row.Time()
@@ -236,7 +242,8 @@ func (r *Reader) look() (known, error) {
 type past struct {
 	t       time.Time
 	to      uint64
-	ordered bool // only those up to the one count, and the time is about that of the next one
+	ordered bool      // only those up to the one count, and the time is about that of the next one
+	latest  time.Time // the latest that the clock showed before it was set back to the time or before it; zero: it was not
 }
 
 func (p past) has(sequence uint64, at time.Time) bool {
@@ -255,6 +262,9 @@ func (r *Reader) until(t time.Time) (past, error) {
 	for _, b := range k.backs {
 		if !b.at.After(p.t) {
 			p.to = b.sequence
+			if b.from.After(p.latest) {
+				p.latest = b.from
+			}
 		}
 	}
 	return p, err
