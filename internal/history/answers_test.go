@@ -979,6 +979,55 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// Owned objects of a version are those of its life when it was the last change, whatever the clock showed.
+func TestOwnedOfAVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		owned := func(name, uid string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q}]}}`,
+				name, name, w.version, uid))
+		}
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(20 * time.Minute)
+		h.OnAdd(owned("b", "u1"), false)
+		h.OnAdd(owned("c", "u2"), false)
+		first, second := w.object("a", "u1"), w.object("a", "u2")
+		h.OnAdd(first, false)
+		rest()
+		h.OnUpdate(first, second) // deleted and created again
+		rest()
+		w.skew.Store(-int64(10 * time.Minute))
+		h.OnDelete(owned("b", "u1"))
+		h.OnUpdate(second, w.object("a", "u2"))
+		rest()
+		h.OnAdd(owned("d", "u2"), false)
+		rest()
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		for i, want := range []string{"c", "c", "bc", "b"} { // of a deletion the uid is not known
+			got, err := w.r.OwnedVersion(t.Context(), pod("a"), v.Items[i].Sequence, 10)
+			w.must(err)
+			names := ""
+			for _, o := range got.Items {
+				names += o.Name
+			}
+			if names != want || got.As != Exact {
+				t.Errorf("version %d: got %+v, want %s", i, got, want)
+			}
+		}
+		if _, err := w.r.OwnedVersion(t.Context(), pod("a"), w.st.LogStats().Last, 10); !errors.Is(err, ErrNoVersion) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 // Status changes are left out on request, and counted either way.
 func TestNoise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -242,7 +242,7 @@ func (r *Reader) look() (known, error) {
 type past struct {
 	t       time.Time
 	to      uint64
-	ordered bool      // only those up to the one count, and the time is about that of the next one
+	ordered bool      // only those up to the one count; the time is about that of the one or the next
 	latest  time.Time // the latest that the clock showed before it was set back to the time or before it; zero: it was not
 }
 
@@ -446,14 +446,20 @@ type Span struct {
 
 // span returns how complete the history of a period is.
 func (r *Reader) span(resource *event.Resource, namespace, name string, from, to time.Time) (Span, error) {
-	s := Span{From: from, To: to, Gaps: []event.GapData{}}
-	gaps, err := r.allGaps()
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return s, err
-	}
 	before, beforeErr := r.until(from)
 	during, duringErr := r.until(to)
 	if err := ledger.IgnoreUnreadable(cmp.Or(beforeErr, duringErr)); err != nil {
+		return Span{From: from, To: to, Gaps: []event.GapData{}}, err
+	}
+	return r.spanOf(resource, namespace, name, before, during)
+}
+
+// spanOf is span of the period between the ends of two pasts.
+func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before, during past) (Span, error) {
+	from, to := before.t, during.t
+	s := Span{From: from, To: to, Gaps: []event.GapData{}}
+	gaps, err := r.allGaps()
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return s, err
 	}
 	for i := range gaps {

@@ -481,6 +481,11 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	if err != nil {
 		return as, "", err
 	}
+	return r.eachAt(ctx, all, before, after, limit, f)
+}
+
+// eachAt is EachAt of the end of a past.
+func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	damaged := false
 	var keys []string
 	end := "" // the ledger was read up to there; empty: to its end
@@ -551,7 +556,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 		n++
 		more = f(&s)
 	}
-	at, err := r.span(&all.Resource, all.Namespace, "", t, t)
+	at, err := r.spanOf(&all.Resource, all.Namespace, "", before, before)
 	if as = at.as(); damaged {
 		as = Gap
 	}
