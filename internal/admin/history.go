@@ -34,6 +34,7 @@ type History interface {
 	// finds in the managed fields of the object that the API server has.
 	Blame(ctx context.Context, o history.Object) (*history.Blame, error)
 	Owned(ctx context.Context, o history.Object, t time.Time, limit int) (history.Owned, error)
+	OwnedVersion(ctx context.Context, o history.Object, sequence uint64, limit int) (history.Owned, error)
 }
 
 // maxAsks bounds the answers of the history that are made and written at a time, each of
@@ -140,7 +141,8 @@ func (s *Server) blame(r *http.Request, _ url.Values) (any, error) {
 	return s.cfg.History.Blame(r.Context(), o)
 }
 
-// owned answers with the objects whose owner references name an object, now or at ?at=.
+// owned answers with the objects whose owner references name an object, now, at ?at=, or when the change ?version= was
+// the last.
 func (s *Server) owned(r *http.Request, query url.Values) (any, error) {
 	o, err := s.historyObject(r)
 	if err != nil {
@@ -153,6 +155,16 @@ func (s *Server) owned(r *http.Request, query url.Values) (any, error) {
 	limit, err := number(query, "limit", defaultPage, maxPage)
 	if err != nil {
 		return nil, err
+	}
+	version, err := sequence(query, "version")
+	switch {
+	case err != nil:
+		return nil, err
+	case version != 0 && !at.IsZero():
+		return nil, problemf(http.StatusBadRequest, "at is a time, and version is one of a change: use either")
+	case version != 0:
+		owned, err := s.cfg.History.OwnedVersion(r.Context(), o, version, limit)
+		return owned, noVersion(err, &o)
 	}
 	return s.cfg.History.Owned(r.Context(), o, at, limit)
 }

@@ -740,6 +740,49 @@ func TestHashesOfTwoKeys(t *testing.T) {
 	})
 }
 
+// A state whose record is trimmed has the hashes of its own key, also where a record of the next key holds it.
+func TestHashesOfTwoKeysOfTrimmedState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 5*time.Minute)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		state := func(name, hash string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"secret":"redacted:hmac-sha256:%s","version":"%d"}}`,
+				name, w.version, strings.Repeat(hash, 16), w.version))
+		}
+		w.must(ledger.NoteRedactKey(w.st, "a"))
+		other := state("b", "c")
+		h.OnAdd(other, false)
+		rest := func() {
+			for range 8 {
+				next := state("b", "c")
+				h.OnUpdate(other, next)
+				other = next
+				w.c.Flush()
+				time.Sleep(30 * time.Second)
+			}
+		}
+		was := state("a", "a")
+		h.OnAdd(was, false)
+		first := w.st.LogStats().Last
+		rest()
+		from := w.now()
+		w.must(ledger.NoteRedactKey(w.st, "b"))
+		h.OnUpdate(was, state("a", "b"))
+		rest()
+		if !w.r.gone(first + 1) {
+			t.Fatal("the log has the first state")
+		}
+		d, err := w.r.Diff(t.Context(), pod("a"), from.Add(-1), w.now())
+		w.must(err)
+		if d.From.As != Exact || !d.From.Exists || !d.Rekeyed || strings.Contains(d.Diff, "hmac") {
+			t.Errorf("got %+v", d)
+		}
+	})
+}
+
 // A gap of a sink that was not configured is not one of the history.
 func TestGapOfASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -936,6 +979,55 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// Owned objects of a version are those of its life when it was the last change, whatever the clock showed.
+func TestOwnedOfAVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		owned := func(name, uid string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q}]}}`,
+				name, name, w.version, uid))
+		}
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(20 * time.Minute)
+		h.OnAdd(owned("b", "u1"), false)
+		h.OnAdd(owned("c", "u2"), false)
+		first, second := w.object("a", "u1"), w.object("a", "u2")
+		h.OnAdd(first, false)
+		rest()
+		h.OnUpdate(first, second) // deleted and created again
+		rest()
+		w.skew.Store(-int64(10 * time.Minute))
+		h.OnDelete(owned("b", "u1"))
+		h.OnUpdate(second, w.object("a", "u2"))
+		rest()
+		h.OnAdd(owned("d", "u2"), false)
+		rest()
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		for i, want := range []string{"c", "c", "bc", "b"} { // of a deletion the uid is not known
+			got, err := w.r.OwnedVersion(t.Context(), pod("a"), v.Items[i].Sequence, 10)
+			w.must(err)
+			names := ""
+			for _, o := range got.Items {
+				names += o.Name
+			}
+			if names != want || got.As != Exact {
+				t.Errorf("version %d: got %+v, want %s", i, got, want)
+			}
+		}
+		if _, err := w.r.OwnedVersion(t.Context(), pod("a"), w.st.LogStats().Last, 10); !errors.Is(err, ErrNoVersion) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 // Status changes are left out on request, and counted either way.
 func TestNoise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1005,4 +1097,118 @@ func TestAlike(t *testing.T) {
 			t.Errorf("%s: %s and %s", name, was.Object, is.Object)
 		}
 	}
+}
+
+// The state before a record is not exact if the object could not be read in between, also where the clock was
+// set back meanwhile.
+func TestUnreadableObjectAndClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		rest()
+		time.Sleep(time.Hour)
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "a", To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
+		rest()
+		w.skew.Store(-int64(30 * time.Minute))
+		rest()
+		h.OnAdd(w.object("b", "u2"), false) // a record shows how the clock is set
+		rest()
+		at := w.now()
+		time.Sleep(time.Second)
+		h.OnUpdate(first, w.object("a", "u1"))
+		rest()
+		if s, err := w.r.At(t.Context(), pod("a"), at); err != nil || s.As != Gap {
+			t.Errorf("%+v %v", s, err)
+		}
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		d, err := w.r.DiffVersion(t.Context(), pod("a"), 0, v.Items[0].Sequence)
+		w.must(err)
+		if d.From.As != Gap || d.To.As != Exact {
+			t.Errorf("%+v", d)
+		}
+		b, err := w.r.Blame(t.Context(), pod("a"))
+		w.must(err)
+		for _, f := range b.Fields {
+			if f.As == Exact && f.Sequence == v.Items[0].Sequence {
+				t.Errorf("blame is exact after what could not be read: %+v", f)
+			}
+		}
+	})
+}
+
+// What changed in a gap is not exact in it, also where the clock was set back in the gap to before its beginning.
+func TestClockSetBackAmidAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		time.Sleep(time.Hour)
+		first := w.object("a", "u1")
+		h.OnAdd(first, false)
+		rest()
+		early := w.now()
+		time.Sleep(time.Hour)
+		h.OnAdd(w.object("b", "u2"), false)
+		w.c.Flush()
+		time.Sleep(time.Second)
+		from := w.now()
+		time.Sleep(time.Minute)
+		other := record.Record{Event: event.Event{ID: "00", Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, Name: "n", UID: "u"}, State: true}
+		append := func() { // of a watch that goes on
+			other.Event.Time = w.now()
+			payload, err := record.Append(nil, &other)
+			w.must(err)
+			batch := w.st.NewBatch()
+			row := other.Headline(batch.Append(store.Record{Time: other.Event.Time, Payload: payload}, nil), event.Inside)
+			var block headline.Block
+			block.Add(&row)
+			batch.PutHeadlines(block.Bytes())
+			w.must(w.st.Commit(batch))
+		}
+		append()
+		w.skew.Store(-int64(30 * time.Minute))
+		append() // shows how the clock is set
+		time.Sleep(time.Minute)
+		at := w.now()
+		time.Sleep(time.Minute)
+		w.list.Store(&dynamicfactory.List{ResourceVersion: fmt.Sprint(w.version + 1), End: w.seen})
+		second := w.object("a", "u1")
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: fmt.Sprint(w.version), FromTime: from, ToTime: w.now(), Position: w.seen})
+		h.OnUpdate(first, second.WithPosition(w.seen))
+		w.c.Flush()
+		w.list.Store(nil)
+		time.Sleep(time.Second)
+		if s, err := w.r.At(t.Context(), pod("a"), at); err != nil || s.As != Gap {
+			t.Errorf("in the gap: %+v %v", s, err)
+		}
+		if s, err := w.r.At(t.Context(), pod("a"), early); err != nil || s.As != Exact {
+			t.Errorf("before the gap: %+v %v", s, err)
+		}
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+		w.must(err)
+		if list.As != Gap {
+			t.Errorf("the list: %+v", list)
+		}
+		if list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, early, "", 10); err != nil || list.As != Exact {
+			t.Errorf("the list before the gap: %+v %v", list, err)
+		}
+		c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: at, To: at.Add(time.Second)}, false)
+		w.must(err)
+		if c.Complete {
+			t.Errorf("%+v", c)
+		}
+	})
 }

@@ -136,7 +136,7 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 		w.rebase(raw)
 	default:
 		w.blind = w.blind || w.last.Blind || slices.ContainsFunc(w.gaps, func(g gap) bool {
-			return g.hides(w.last.Event.Time.Add(-1), rec.sequence, w.last.sequence)
+			return g.hides(pastBefore(w.last.sequence, w.last.Event.Time), rec.sequence, w.last.sequence)
 		})
 		if w.keys.Changed(rec.sequence, w.last.sequence) {
 			w.rekey(raw)

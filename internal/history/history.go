@@ -72,6 +72,7 @@ type known struct {
 type back struct {
 	sequence uint64
 	at       time.Time
+	from     time.Time // the latest that it had shown since it was set back before
 }
 
 // New returns the reader of a store's history.
@@ -148,19 +149,24 @@ func (g *gap) end() time.Time {
 	return g.data.To
 }
 
-// hides reports whether the state at t is uncertain: the one of the record before, which is
-// followed by the one of the record next. 0 stands for none.
-func (g *gap) hides(t time.Time, before, next uint64) bool {
+// hides reports whether the state at the end of a past is uncertain: the one of the record before,
+// which is followed by the one of the record next. 0 stands for none.
+func (g *gap) hides(at past, before, next uint64) bool {
 	between := before < g.sequence && (next == 0 || g.sequence < next)
 	switch {
 	case g.data.Name != "": // it could not be read, until the next record of it
-		return between && !t.Before(g.data.From)
-	case t.After(g.end()):
+		return between && (at.has(g.sequence, g.at) || !at.t.Before(g.data.From))
+	case at.t.After(g.end()):
 		return false
 	case g.data.From.IsZero():
 		return between
 	}
-	return !t.Before(g.data.From)
+	return g.begun(at)
+}
+
+// begun reports whether the gap began in a past. If it begins after its end, the clock was set back in it.
+func (g *gap) begun(in past) bool {
+	return !in.t.Before(g.data.From) || g.data.From.After(g.end()) && !in.latest.Before(g.data.From)
 }
 
 // quiet reports whether the objects that were there before and after it did not change in it.
@@ -172,7 +178,7 @@ func (g *gap) overlaps(from, to past) bool {
 	if to.has(g.sequence, g.at) && !from.has(g.sequence, g.at) {
 		return true
 	}
-	return !g.end().Before(from.t) && (!g.data.From.After(to.t) || !g.end().After(to.t))
+	return !g.end().Before(from.t) && (g.begun(to) || !g.end().After(to.t))
 }
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.
@@ -198,7 +204,7 @@ func (r *Reader) look() (known, error) {
 	keep := func(row *headline.Row) bool {
 		// The deletions that a list shows, which are unknown, have its time, and are committed after it.
 		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time().Before(k.latest.Add(-jitter)) {
-			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time()}), row.Time()
+			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time(), k.latest}), row.Time()
 		}
 		if row.Time().After(k.latest) {
 			k.latest = row.Time()
@@ -236,11 +242,17 @@ func (r *Reader) look() (known, error) {
 type past struct {
 	t       time.Time
 	to      uint64
-	ordered bool // only those up to the one count, and the time is about that of the next one
+	ordered bool      // only those up to the one count; the time is about that of the one or the next
+	latest  time.Time // the latest that the clock showed before it was set back to the time or before it; zero: it was not
 }
 
 func (p past) has(sequence uint64, at time.Time) bool {
 	return sequence <= p.to || !p.ordered && !at.After(p.t)
+}
+
+// pastBefore is what was recorded before a record, which has a time.
+func pastBefore(sequence uint64, at time.Time) past {
+	return past{t: at.Add(-1), to: sequence - 1, ordered: true}
 }
 
 // until returns what counts as recorded up to a time.
@@ -250,6 +262,9 @@ func (r *Reader) until(t time.Time) (past, error) {
 	for _, b := range k.backs {
 		if !b.at.After(p.t) {
 			p.to = b.sequence
+			if b.from.After(p.latest) {
+				p.latest = b.from
+			}
 		}
 	}
 	return p, err
@@ -431,14 +446,20 @@ type Span struct {
 
 // span returns how complete the history of a period is.
 func (r *Reader) span(resource *event.Resource, namespace, name string, from, to time.Time) (Span, error) {
-	s := Span{From: from, To: to, Gaps: []event.GapData{}}
-	gaps, err := r.allGaps()
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return s, err
-	}
 	before, beforeErr := r.until(from)
 	during, duringErr := r.until(to)
 	if err := ledger.IgnoreUnreadable(cmp.Or(beforeErr, duringErr)); err != nil {
+		return Span{From: from, To: to, Gaps: []event.GapData{}}, err
+	}
+	return r.spanOf(resource, namespace, name, before, during)
+}
+
+// spanOf is span of the period between the ends of two pasts.
+func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before, during past) (Span, error) {
+	from, to := before.t, during.t
+	s := Span{From: from, To: to, Gaps: []event.GapData{}}
+	gaps, err := r.allGaps()
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return s, err
 	}
 	for i := range gaps {

@@ -228,16 +228,37 @@ const ownedPage = 500
 // Owned returns at most limit objects whose owner references name an object at a time; a zero
 // time is now. Of a past time, those that exist and have lost the reference since are left out.
 func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (Owned, error) {
-	out := Owned{Items: []OwnedObject{}}
-	past, began := !t.IsZero(), time.Now()
-	if !past {
+	now := t.IsZero()
+	if now {
 		t = r.now()
 	}
 	state, err := r.At(ctx, o, t)
 	if err != nil {
-		return out, err
+		return Owned{}, err
 	}
-	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state.Object)}
+	at, err := r.until(t)
+	if err != nil {
+		return Owned{}, err
+	}
+	return r.owned(ctx, &o, state.Object, at, now, limit)
+}
+
+// OwnedVersion is Owned of when a version was the last record.
+func (r *Reader) OwnedVersion(ctx context.Context, o Object, sequence uint64, limit int) (Owned, error) {
+	s, err := r.AtVersion(o, sequence)
+	switch {
+	case err != nil:
+		return Owned{}, err
+	case s.Time.IsZero(): // its record is not there
+		return Owned{As: s.As, Items: []OwnedObject{}}, nil
+	}
+	return r.owned(ctx, &o, s.Object, past{t: s.Time, to: sequence, ordered: true}, false, limit)
+}
+
+// owned returns the objects that one with a state owns at the end of a past; now: that is now.
+func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, now bool, limit int) (Owned, error) {
+	out, began := Owned{Items: []OwnedObject{}}, time.Now()
+	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
 	prefix := ""
 	if namespace != "" {
@@ -263,15 +284,15 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 			return out, err
 		}
 		damaged = damaged || err != nil
-		if out.Truncated && owned == 0 || !past && owned == 0 {
+		if out.Truncated && owned == 0 || now && owned == 0 {
 			continue
 		}
 		all.Named = func(namespace, name string) bool {
 			has, here := exists[ledger.Key(namespace, name)]
-			return has || past && !here && !out.Truncated
+			return has || !now && !here && !out.Truncated
 		}
 		for after := ""; ; {
-			_, next, err := r.EachAt(ctx, all, t, after, ownedPage, func(s *State) bool {
+			_, next, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
@@ -293,8 +314,8 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 			break
 		}
 	}
-	at, err := r.span(nil, namespace, "", t, t)
-	if out.As = at.as(); damaged {
+	span, err := r.spanOf(nil, namespace, "", at, at)
+	if out.As = span.as(); damaged {
 		out.As = Gap
 	}
 	return out, err

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -178,7 +177,7 @@ func (r *Reader) judge(o *Object, at past, s State, err error) (State, error) {
 		if !g.concerns(&o.Resource, o.Namespace, o.Name) {
 			continue
 		}
-		if g.hides(at.t, s.before, s.next) && !(g.quiet() && s.Exists) {
+		if g.hides(at, s.before, s.next) && !(g.quiet() && s.Exists) {
 			s.As = Gap
 		}
 		if !s.blind || g.sequence <= s.before || g.sequence >= s.next || lists[g.scope()] {
@@ -389,7 +388,9 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
-		s.Exists, s.before, s.form = true, l.prev, cmp.Or(l.current, l.prev)
+		if s.Exists, s.before, s.form = true, l.prev, l.prev; len(l.again.Data) > 0 {
+			s.form = l.current
+		}
 	}
 	return s, true, err
 }
@@ -480,6 +481,11 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	if err != nil {
 		return as, "", err
 	}
+	return r.eachAt(ctx, all, before, after, limit, f)
+}
+
+// eachAt is EachAt of the end of a past.
+func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	damaged := false
 	var keys []string
 	end := "" // the ledger was read up to there; empty: to its end
@@ -550,7 +556,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 		n++
 		more = f(&s)
 	}
-	at, err := r.span(&all.Resource, all.Namespace, "", t, t)
+	at, err := r.spanOf(&all.Resource, all.Namespace, "", before, before)
 	if as = at.as(); damaged {
 		as = Gap
 	}
@@ -685,7 +691,7 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 // preceding is the state before a version. It goes by the order of the records: the clock may have
 // shown the time of the version before, or again since.
 func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, error) {
-	return r.at(ctx, o, past{t: v.Time.Add(-1), to: v.Sequence - 1, ordered: true}, v.Sequence, nil)
+	return r.at(ctx, o, pastBefore(v.Sequence, v.Time), v.Sequence, nil)
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns

@@ -156,7 +156,7 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
 
 /** The objects that it owns: now, or when an older version was the last. */
 function Owns({ base, version }: { base: string; version?: Version }) {
-  const answer = useAsked<Owned>(base + "/owned", { at: version?.time }, version ? 0 : 5000), o = answer.value;
+  const answer = useAsked<Owned>(base + "/owned", { version: version?.sequence }, version ? 0 : 5000), o = answer.value;
   if (answer.error) return <Failed error={answer.error} />;
   if (!o) return <Empty>Reading…</Empty>;
   return <>
