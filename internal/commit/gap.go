@@ -116,7 +116,7 @@ func (g *group) settle(s *Feed) error {
 }
 
 // unharmed ends a gap whose list shows no difference. Objects may have come and gone meanwhile: the
-// history has it, and no sink, unless it is a long one that was handed over.
+// history has it, and no sink, unless it is a long one of a feed before.
 func (g *group) unharmed(s *Feed, at time.Time) error {
 	gap := *s.open
 	if gap.Cause == dynamicfactory.CauseExpired && !short(&gap) {

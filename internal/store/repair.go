@@ -513,7 +513,7 @@ func (q *Queue) lostOf(lost []layout.Range, prefix byte) (first, last uint64, ok
 }
 
 // recountEntries counts the queue after a loss of entries. One dead letter stands for the missing ones, of
-// all ranges: a count does not tell from which they are missing.
+// all ranges: a count does not show from which they are missing.
 func (q *Queue) recountEntries(lost []layout.Range) error {
 	first, last, ok := q.lostOf(lost, layout.PrefixQueue)
 	if !ok {

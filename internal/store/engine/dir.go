@@ -287,7 +287,7 @@ func (d *Dir) NoteLoss() error { return noteFile(d.fence, DataPath(d.fence, d.pa
 // HasLoss reports whether a loss is noted.
 func (d *Dir) HasLoss() (bool, error) { return d.has(lossFile) }
 
-// NoteRepair notes, durably, that a repair is in progress that nothing in the store tells of.
+// NoteRepair notes, durably, that a repair is in progress of which the store has no note.
 func (d *Dir) NoteRepair() error { return noteFile(d.fence, DataPath(d.fence, d.path), repairFile) }
 
 // HasRepair reports whether such a repair is noted.

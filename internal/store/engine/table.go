@@ -10,7 +10,7 @@ import (
 )
 
 // ReplaceTable replaces a table by one of the same size, atomically and durably; all who have it open read that from then on.
-// Whatever has a link to the old file, such as a backup, keeps that.
+// A link to the old file, such as a backup's, stays one to that.
 func (d *Dir) ReplaceTable(path string, content []byte) error {
 	if failure := d.o.Failure(); failure != nil {
 		return failure
