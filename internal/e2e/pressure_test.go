@@ -261,7 +261,7 @@ func TestDiskNearlyFull(t *testing.T) {
 	if archive[0].has(t, marks) {
 		t.Error("the last events arrived although ingest is paused")
 	}
-	missing := `"cause":"the store has no room for what its watch read"`
+	missing := `"cause":"the store has no room for them"`
 	var history string
 	ask := func() bool {
 		history, _ = httpGet(t, "http://"+admin+"/api/v1/history?limit=1&resource=configmaps&namespace="+ns)

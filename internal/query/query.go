@@ -118,7 +118,7 @@ func (r *Reader) reading() map[string]history.Unread {
 			}
 			feeds[s.ID] = history.Unread{Since: w.UnreadSince, Cause: cause}
 		} else if paused && w.InFlight > 0 {
-			feeds[s.ID] = history.Unread{Cause: "the store has no room for what its watch read"}
+			feeds[s.ID] = history.Unread{Cause: "the store has no room for them"}
 		}
 	}
 	return feeds
