@@ -82,7 +82,7 @@ command -v go >/dev/null || die "needs the go command in PATH: see https://go.de
 port=$(sed -n 's/^ *listen: *"\{0,1\}[^:]*:\([0-9]\{1,\}\).*/\1/p' "$config" | head -n 1)
 port=${port:-8080}
 if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-	die "port $port, which watcherd's admin listener wants, is in use"
+	die "port $port, which watcherd's admin listener wants, is in use; end what listens there and start again"
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/watcherd-demo.XXXXXX")
 sed 's/deployments\.apps\]/deployments.apps, widgets.example.com]/' "$config" >"$work/watcherd.yaml"

@@ -178,7 +178,7 @@ func newReplayCommand() *cobra.Command {
 			if r.ToTime, err = timeFlag("--until", until, now); err != nil {
 				return err
 			}
-			return flags.deliver(cmd, "/api/v1/replay", r, "event", sink)
+			return flags.deliver(cmd, "/api/v1/replay", r, "event", sink, "")
 		},
 	}
 	flags.bind(cmd)
@@ -202,7 +202,8 @@ func newSnapshotCommand() *cobra.Command {
 			"meanwhile are delivered in their order with it.",
 		Example: "  watcherd snapshot --sink archive\n  watcherd snapshot --sink archive --watch workloads",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return flags.deliver(cmd, "/api/v1/snapshot", admin.SnapshotRequest{Sink: sink, Watch: watch}, "object", sink)
+			return flags.deliver(cmd, "/api/v1/snapshot", admin.SnapshotRequest{Sink: sink, Watch: watch}, "object", sink,
+				"no route to the sink takes sync events of what is recorded; one with events or changed does only if its events has sync")
 		},
 	}
 	flags.bind(cmd)
@@ -212,8 +213,8 @@ func newSnapshotCommand() *cobra.Command {
 }
 
 // deliver runs a command that queues events, and shows how far it is. what the daemon
-// counts at the end is an event or an object.
-func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, what, sink string) error {
+// counts at the end is an event or an object, and none explains that there is none.
+func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, what, sink, none string) error {
 	client, err := f.client()
 	if err != nil {
 		return err
@@ -223,6 +224,9 @@ func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, what,
 	p.clear()
 	if err != nil {
 		return err
+	}
+	if last.Count == 0 && none != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: %s\n", none)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s queued for sink %s\n", plural(last.Count, what), sink)
 	return err

@@ -70,6 +70,7 @@ type Feed struct {
 	repaired prometheus.Counter
 
 	watches  atomic.Pointer[[]WatchRef] // replaced at a barrier once the informer runs
+	edit     dynamicfactory.EditFunc    // Edit of recorded states, which do not count: they lack what an earlier form left out
 	edited   atomic.Uint64              // objects that were edited
 	complete atomic.Pointer[string]     // the version up to which everything is committed
 	taken    atomic.Bool                // progress.synced, as it is committed
@@ -127,7 +128,7 @@ func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
 	s := &Feed{Identity: id, ready: make(chan struct{}), stopped: make(chan struct{})}
 	s.Log = s.logger(c.log)
 	if id.Edit != nil {
-		s.Edit = s.counting(id.Edit)
+		s.edit, s.Edit = id.Edit, s.counting(id.Edit)
 	}
 	s.observed, s.repaired = c.metrics.observed(s), c.metrics.repaired(s)
 	s.watches.Store(&watches)

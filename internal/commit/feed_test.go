@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -34,5 +35,22 @@ func TestPathThatNoObjectHas(t *testing.T) {
 	}
 	if n := s.Edited(); n != 3*unseen.Enough {
 		t.Errorf("%d objects are edited", n)
+	}
+}
+
+// TestPathThatRecordedStatesLack: recorded states of another form, which may have left the path out, say nothing about it.
+func TestPathThatRecordedStatesLack(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} }))
+	var out bytes.Buffer
+	r.c.log = slog.New(slog.NewTextHandler(&out, nil))
+	s := r.feed(pods)
+	s.recordedForm = "v1"
+	for range 2 * unseen.Enough {
+		if _, err := r.c.formed(s, &s.codec, r.Object("a", "u", "1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Edited(); n != 0 || out.Len() > 0 {
+		t.Errorf("%d objects are edited; logged: %s", n, &out)
 	}
 }

@@ -310,7 +310,7 @@ var metadataPath = rawjson.MustParsePath("metadata")
 
 // formed is former with a codec of the caller's, which is made when it is needed.
 func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
-	if o == nil || !s.rerecord() || s.Edit == nil {
+	if o == nil || !s.rerecord() || s.edit == nil {
 		return o, nil
 	}
 	raw, err := o.AppendJSON(nil)
@@ -322,7 +322,7 @@ func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*
 			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
 		}
 	}
-	edited, err := s.Edit(nil, raw, new(rawjson.Change))
+	edited, err := s.edit(nil, raw, new(rawjson.Change))
 	if err != nil {
 		return nil, fmt.Errorf("edit recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
 	}

@@ -228,12 +228,13 @@ func (p *pipe) tap() *tap {
 }
 
 // TestDiskNearlyFull fills the disk below the store's floor: ingest waits, what is
-// queued still goes out, and with room again the feed goes on by itself.
+// queued still goes out, the history does not count as complete, and with room again the feed goes on by itself.
 func TestDiskNearlyFull(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
-	d := newDaemon(t, c.Kubeconfig, strings.Replace(feedConfig(ns), "{path: ./data}", "{path: ./data, minFree: 32Mi}", 1))
+	admin := freeAddress(t)
+	d := newDaemon(t, c.Kubeconfig, strings.NewReplacer("{path: ./data}", "{path: ./data, minFree: 32Mi}", `{listen: ""}`, "{listen: "+admin+"}").Replace(feedConfig(ns)))
 	disk := mountSmall(t, d.path("data"), "128m")
 	if disk == nil {
 		t.Skip("needs a small file system")
@@ -260,10 +261,18 @@ func TestDiskNearlyFull(t *testing.T) {
 	if archive[0].has(t, marks) {
 		t.Error("the last events arrived although ingest is paused")
 	}
+	missing := `"cause":"the store has no room for them"`
+	var history string
+	ask := func() bool {
+		history, _ = httpGet(t, "http://"+admin+"/api/v1/history?limit=1&resource=configmaps&namespace="+ns)
+		return strings.Contains(history, `"complete":true`)
+	}
+	eventually(t, func() bool { return !ask() && strings.Contains(history, missing) }, func() string { return history })
 	t.Logf("resident %d MiB before and %d MiB after %d writes in the pause", before>>20, d.rss()>>20, writes)
 
 	disk.clear()
 	awaitAll(t, archive, w.history.finals())
+	eventually(t, ask, func() string { return history })
 	d.stop()
 	checkAlike(t, archive, func(t testing.TB, events []got) { checkExact(t, w.history, events) })
 }

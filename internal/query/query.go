@@ -99,13 +99,15 @@ func (r *Reader) History() *history.Reader {
 // reading returns of each feed what of it is not read.
 func (r *Reader) reading() map[string]history.Unread {
 	feeds := map[string]history.Unread{}
+	paused := r.store.Health().Paused
 	for _, s := range r.cfg.Pipeline.Running().Feeds {
 		if s.Informer == nil {
 			feeds[s.ID] = history.Unread{Cause: "its watch has not begun"}
 			continue
 		}
 		feeds[s.ID] = history.Unread{}
-		if w := s.Informer.Watch(); !w.UnreadSince.IsZero() {
+		w := s.Informer.Watch()
+		if !w.UnreadSince.IsZero() {
 			cause := w.Message
 			switch {
 			case cause != "":
@@ -115,6 +117,8 @@ func (r *Reader) reading() map[string]history.Unread {
 				cause = "its watch lists again"
 			}
 			feeds[s.ID] = history.Unread{Since: w.UnreadSince, Cause: cause}
+		} else if paused && w.InFlight > 0 {
+			feeds[s.ID] = history.Unread{Cause: "the store has no room for them"}
 		}
 	}
 	return feeds

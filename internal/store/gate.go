@@ -46,7 +46,7 @@ func (g *gate) since() use {
 
 // Reasons of a pause, as Health and the metrics name them.
 const (
-	ReasonBudget   = "store.maxBytes is reached, less the room for compactions"
+	ReasonBudget   = "store.maxBytes is reached, less the room for compactions (raise it unless a sink holds back the log)"
 	ReasonDiskFree = "disk nearly full"
 )
 
