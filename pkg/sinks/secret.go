@@ -182,9 +182,19 @@ func PlainText(text string) bool {
 
 // confidential reports whether the value of a header is a secret, by its name.
 func confidential(name string) bool {
-	name = strings.ReplaceAll(strings.ToLower(name), "-", "")
-	return slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey"},
-		func(word string) bool { return strings.Contains(name, word) })
+	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+	joined := strings.ReplaceAll(name, "-", "")
+	if slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey", "honeycombteam"},
+		func(word string) bool { return strings.Contains(joined, word) }) {
+		return true
+	}
+	before, last := "", name
+	if i := strings.LastIndexByte(name, '-'); i >= 0 {
+		before, last = name[:i], name[i+1:]
+	}
+	public := slices.ContainsFunc([]string{"idempotency", "partition", "ordering", "message", "cache", "surrogate", "sort", "group"},
+		func(word string) bool { return strings.HasSuffix(before, word) })
+	return last == "auth" || last == "key" && !public
 }
 
 // OAuth is the `oauth` block of a kind: OAuth 2.0 client credentials.

@@ -66,3 +66,20 @@ func FuzzToken(f *testing.F) {
 		})
 	})
 }
+
+// TestSecretHeader: the value of a header whose name is that of a credential is not part of the configuration.
+func TestSecretHeader(t *testing.T) {
+	for name, secret := range map[string]bool{
+		"Authorization": true, "X-Api-Key": true, "DD-API-KEY": true, "signoz-ingestion-key": true, "X-Functions-Key": true, "Ocp-Apim-Subscription-Key": true,
+		"X-License-Key": true, "x-honeycomb-team": true, "X-Auth": true,
+		"Content-Type": false, "Idempotency-Key": false, "X-Partition-Key": false, "Surrogate-Key": false, "X-Scope-OrgID": false, "X-Author": false, "X-Keyspace": false,
+	} {
+		err := sinks.Header{Text: "text"}.Validate("headers."+name, name, false)
+		if got := err != nil; got != secret {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := (sinks.Header{Text: "text"}).Validate("headers."+name, name, true); err != nil {
+			t.Errorf("%s, insecure: %v", name, err)
+		}
+	}
+}
