@@ -193,12 +193,15 @@ func (l Limits) CostOptions() []cel.ProgramOption {
 	return []cel.ProgramOption{
 		cel.CostLimit(l.Cost),
 		cel.CostTracking(r),
-		cel.InterruptCheckFrequency(uint(l.Cost)),
+		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{
 			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
 		}),
 	}
 }
+
+// iterationCost is at most what CEL charges for an iteration that reads an item, and compares it.
+const iterationCost = 2
 
 // spent is done, so that the first check for an interrupt ends an evaluation. CEL counts the iterations of
 // all loops between two checks, and charges nothing for one that evaluates a constant.
