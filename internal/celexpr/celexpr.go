@@ -4,16 +4,18 @@
 // Guarantees:
 //
 //   - Every fault has a line and a column in the expression.
-//   - An expression is bounded in length and nesting, an evaluation in cost and memory, a
-//     call of matches() in the work of its pattern.
+//   - An expression is bounded in length and nesting, an evaluation in cost, iterations and
+//     memory, a call of matches() in the work of its pattern.
 //
 // Which functions and variables there are is decided by the importing packages.
 package celexpr
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -26,6 +28,7 @@ import (
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/watcherd/watcherd/internal/nearest"
@@ -178,9 +181,40 @@ type Limits struct {
 	Memory uint32 // bytes of one value
 }
 
-// Options bound an evaluation in cost, memory and the work of patterns.
+// Options bound an evaluation by [Eval] in cost, iterations, memory and the work of patterns.
 func (l Limits) Options() []cel.ProgramOption {
-	return append(append(l.MemoryOptions(), RegexOptions()...), cel.EvalOptions(cel.OptOptimize), cel.CostLimit(l.Cost))
+	return append(append(l.MemoryOptions(), l.CostOptions()...), cel.EvalOptions(cel.OptOptimize))
+}
+
+// CostOptions bound an evaluation by [Eval] in cost and iterations, and matches() in the work of
+// its pattern. Patterns must be literals. They are for one program.
+func (l Limits) CostOptions() []cel.ProgramOption {
+	r := regexes{}
+	return []cel.ProgramOption{
+		cel.CostLimit(l.Cost),
+		cel.CostTracking(r),
+		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
+		cel.OptimizeRegex(&interpreter.RegexOptimization{
+			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
+		}),
+	}
+}
+
+// iterationCost is at most what CEL charges for an iteration that reads an item, and compares it.
+const iterationCost = 2
+
+// spent is done, so that the first check for an interrupt ends an evaluation. CEL counts the iterations of
+// all loops between two checks, and charges nothing for one that evaluates a constant.
+var spent = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("its loops have more iterations than the cost limit permits"))
+	return ctx
+}()
+
+// Eval evaluates a program that has CostOptions.
+func Eval(p cel.Program, vars any) (ref.Val, error) {
+	v, _, err := p.ContextEval(spent, vars)
+	return v, err
 }
 
 // SizeUnit is the number of bytes that count as one element of a value's size.
@@ -238,17 +272,6 @@ const (
 // regexes are the patterns of one expression: all are literals.
 type regexes map[string]int // → instructions
 
-// RegexOptions bounds and charges matches() in one program. Its patterns must be literals.
-func RegexOptions() []cel.ProgramOption {
-	r := regexes{}
-	return []cel.ProgramOption{
-		cel.CostTracking(r),
-		cel.OptimizeRegex(&interpreter.RegexOptimization{
-			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
-		}),
-	}
-}
-
 // compile replaces a call of matches().
 func (r regexes) compile(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	re, err := regexp.Compile(pattern)
@@ -287,14 +310,66 @@ func instructions(pattern string) (int, error) {
 	return len(program.Inst), nil
 }
 
-func (r regexes) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
-	if function != overloads.Matches || len(args) != 2 {
+// CallCost charges for calls that CEL charges as if their time were constant, nil for all others.
+func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) *uint64 {
+	units := uint64(0)
+	switch zoned := strings.HasPrefix(function, "get") && len(args) == 2; {
+	case function == overloads.Matches && len(args) == 2:
+		text, _ := args[0].(types.String)
+		pattern, _ := args[1].(types.String)
+		units = 1 + uint64(len(text))*uint64(r[string(pattern)])/regexWorkPerCost
+	case zoned:
+		units = zoneCost + work(function, args)
+	case overload == "" || converts[function]:
+		units = 1 + work(function, args)
+	}
+	if units <= 1 {
 		return nil
 	}
-	text, _ := args[0].(types.String)
-	pattern, _ := args[1].(types.String)
-	units := 1 + uint64(len(text))*uint64(r[string(pattern)])/regexWorkPerCost
 	return &units
+}
+
+// zoneCost is that of reading a time zone by its name.
+const zoneCost = 200
+
+// converts are the functions whose time is linear in a text, and that CEL charges a unit.
+var converts = map[string]bool{
+	overloads.Size: true, overloads.TypeConvertBool: true, overloads.TypeConvertBytes: true, overloads.TypeConvertDouble: true,
+	overloads.TypeConvertDuration: true, overloads.TypeConvertInt: true, overloads.TypeConvertString: true,
+	overloads.TypeConvertTimestamp: true, overloads.TypeConvertUint: true,
+	"reverse": true, // a list that is not CEL's own is copied
+}
+
+// work returns the cost of a call whose time is linear in its texts and, but for some functions, in the items of its
+// lists. CEL has a cost for most of these, but not where the types, and with them the overload, are known only when it runs.
+func work(function string, args []ref.Val) (units uint64) {
+	for i, arg := range args {
+		var n uint64
+		switch v := arg.(type) {
+		case types.String:
+			n = uint64(len(v)) / SizeUnit
+		case types.Bytes:
+			n = uint64(len(v)) / SizeUnit
+		case traits.Lister:
+			items, _ := v.Size().(types.Int)
+			switch function {
+			case overloads.Size, operators.Add, operators.Index, operators.OptIndex:
+			case "sort":
+				n = uint64(items) * uint64(bits.Len64(uint64(items)))
+			default:
+				n = uint64(items)
+			}
+		}
+		switch function {
+		case operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+			if i > 0 { // they end with the shorter one
+				units = min(units, n)
+				continue
+			}
+		}
+		units += n
+	}
+	return units
 }
 
 // Guarded puts guards before functions of an environment, by their names. The error of a

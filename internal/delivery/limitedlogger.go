@@ -64,9 +64,14 @@ func (l *limitedLogger) allow(message string, q quota) (skipped int, ok bool) {
 // repeat logs a failure that may repeat, with a constant message.
 func (l *limitedLogger) repeat(message string, err error) {
 	if skipped, ok := l.allow(message, failureQuota); ok {
-		l.Warn(message, withSkipped([]any{"error", err}, skipped)...) //nolint:sloglint // callers pass constants
+		l.Warn(message, withSkipped([]any{"error", shown(err)}, skipped)...) //nolint:sloglint // callers pass constants
 	}
 }
+
+// maxShown bounds the text of an error in a line, in bytes: a receiver may have made it.
+const maxShown = 4 << 10
+
+func shown(err error) string { return cut(err.Error(), maxShown) }
 
 func (l *limitedLogger) letter(args ...any) {
 	const message = "an event became a dead letter"
@@ -88,12 +93,12 @@ func withSkipped(args []any, skipped int) []any {
 
 func (l *limitedLogger) backingOff(cause error, retryIn time.Duration) {
 	l.allow(stillFails, failureQuota)
-	l.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn.Round(time.Millisecond))
+	l.Warn("the sink fails, backing off", "error", shown(cause), "retryIn", retryIn.Round(time.Millisecond))
 }
 
 func (l *limitedLogger) paused(cause error, retryIn time.Duration) {
 	l.allow(stillPaused, failureQuota)
-	l.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn.Round(time.Millisecond))
+	l.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", shown(cause), "probeIn", retryIn.Round(time.Millisecond))
 }
 
 func (l *limitedLogger) restored(c *circuit, now time.Time) {

@@ -15,7 +15,11 @@ func hugeObject(text, items int) string {
 	var b strings.Builder
 	b.WriteString(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"prod"},"big":"`)
 	b.WriteString(strings.Repeat("a", text))
-	b.WriteString(`","list":[`)
+	b.WriteString(`","digits":"`)
+	b.WriteString(strings.Repeat("9", text/10))
+	b.WriteString(`","numbers":[`)
+	b.WriteString(strings.TrimSuffix(strings.Repeat("1,", items), ","))
+	b.WriteString(`],"list":[`)
 	for i := range items {
 		if i > 0 {
 			b.WriteByte(',')
@@ -67,6 +71,26 @@ func costly() []string {
 		`object.list.distinct().size() > 0`,
 		`sets.contains(object.list, object.list)`,
 		`object.list.transformMap(i, v, v).size() > 0`,
+
+		// CEL charges nothing for an iteration that is constant, and for these calls as if their time were, too.
+		`object.list.all(a, object.list.filter(b, false).size() == 0)`,
+		`object.list.all(a, object.list.map(b, false, b).size() == 0)`,
+		`object.list.all(a, !object.list.exists_one(b, false))`,
+		`object.list.all(a, object.big.size() > 0)`,
+		`object.list.all(a, int(object.digits) > 0 || a.n >= 0)`,
+		`object.list.all(a, double(object.digits) > 0.0 || a.n >= 0)`,
+		`object.list.all(a, bytes(object.big) != b"")`,
+		`object.list.all(a, string(object.big) != "")`,
+		`object.list.all(a, timestamp(object.big) > timestamp("2026-01-01T00:00:00Z") || a.n >= 0)`,
+		`object.list.all(a, duration(object.big) > duration("1s") || a.n >= 0)`,
+		`object.list.all(a, timestamp("2026-01-01T00:00:00Z").getHours("Europe/Vienna") == 1)`,
+		`object.list.all(a, timestamp("2026-01-01T00:00:00Z").getHours(object.big) == 1 || a.n >= 0)`,
+		`object.list.all(a, object.big.reverse() != "")`,
+		`object.list.all(a, object.list.reverse().size() > 0)`,
+		`object.list.all(a, object.numbers.sort().size() > 0)`,
+		`object.list.all(a, math.greatest(object.numbers) > 0)`,
+		`object.list.all(a, !(-1 in object.numbers))`,
+		`object.list.all(a, object.big <= oldObject.big)`,
 	}
 }
 

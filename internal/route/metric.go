@@ -144,7 +144,7 @@ func (c *counts) add(key string, values []string, limit int) (first bool) {
 // text evaluates a label. It is empty if the expression fails; a missing field is no
 // error.
 func (c *condition) text(e *evaluation) (string, error) {
-	v, _, err := c.program.Eval(e)
+	v, err := c.value(e)
 	switch {
 	case err != nil && isMissing(err):
 		return "", nil

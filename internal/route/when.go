@@ -105,13 +105,10 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 		// not count.
 		c.metered = hasComprehension(ast.NativeRep())
 	}
+	c.metered = c.metered || calls(ast.NativeRep(), overloads.Matches)
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), x.guards}
-	if calls(ast.NativeRep(), overloads.Matches) {
-		c.metered = true
-		opts = append(opts, celexpr.RegexOptions()...)
-	}
 	if c.metered {
-		opts = append(opts, cel.CostLimit(x.limits.Cost))
+		opts = append(opts, x.limits.CostOptions()...)
 	}
 	if c.metered && buildsValues(ast.NativeRep()) {
 		opts = append(opts, x.limits.MemoryOptions()...)
@@ -244,10 +241,19 @@ func (c *Condition) Match(change *Change) (bool, error) {
 // errNotBool is the error of an expression whose type is not known at load.
 var errNotBool = errors.New("the expression's value must be a bool")
 
+// value evaluates the expression.
+func (c *condition) value(e *evaluation) (ref.Val, error) {
+	if c.metered {
+		return celexpr.Eval(c.program, e)
+	}
+	v, _, err := c.program.Eval(e)
+	return v, err
+}
+
 // eval evaluates the expression. missing reports an error that only means that the
 // object lacks a key, a field or an item.
 func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
-	v, _, err := c.program.Eval(e)
+	v, err := c.value(e)
 	if err != nil {
 		return false, isMissing(err), celexpr.Shorten(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -181,9 +182,19 @@ func PlainText(text string) bool {
 
 // confidential reports whether the value of a header is a secret, by its name.
 func confidential(name string) bool {
-	name = strings.ReplaceAll(strings.ToLower(name), "-", "")
-	return slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey"},
-		func(word string) bool { return strings.Contains(name, word) })
+	name = strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+	joined := strings.ReplaceAll(name, "-", "")
+	if slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey", "honeycombteam"},
+		func(word string) bool { return strings.Contains(joined, word) }) {
+		return true
+	}
+	before, last := "", name
+	if i := strings.LastIndexByte(name, '-'); i >= 0 {
+		before, last = name[:i], name[i+1:]
+	}
+	public := slices.ContainsFunc([]string{"idempotency", "partition", "ordering", "message", "cache", "surrogate", "sort", "group"},
+		func(word string) bool { return strings.HasSuffix(before, word) })
+	return last == "auth" || last == "key" && !public
 }
 
 // OAuth is the `oauth` block of a kind: OAuth 2.0 client credentials.
@@ -265,8 +276,12 @@ func (o *OAuth) Fetch(ctx context.Context, dir string, base *http.Transport) (to
 	return answer.Token, time.Duration(min(max(answer.Expires, 0), longest.Seconds()) * float64(time.Second)), nil
 }
 
-// maxCredentials bounds the answer of a server that gives credentials.
-const maxCredentials = 1 << 20
+// Bounds of the answer of a server that gives credentials, and of the error for none.
+const (
+	maxCredentials      = 1 << 20
+	maxCredentialHeader = 64 << 10
+	maxCause            = 1 << 10
+)
 
 // errorCode is what an OAuth 2.0 server may call an error.
 var errorCode = regexp.MustCompile(`^[a-z_]{1,64}$`)
@@ -276,6 +291,7 @@ var errorCode = regexp.MustCompile(`^[a-z_]{1,64}$`)
 // URL nor the body, nor the secrets that are in the request.
 func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...string) ([]byte, error) {
 	transport.DisableKeepAlives = true
+	transport.MaxResponseHeaderBytes = maxCredentialHeader
 	client := &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -285,22 +301,27 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		// It may quote the request, where a server sends that back.
-		var hidden []string
-		for _, secret := range secrets {
-			if secret != "" {
-				hidden = append(hidden, secret, "***")
-			}
-		}
+		// It may quote an answer, and that the request.
+		hidden := slices.Clone(secrets)
 		if uri := req.URL.RequestURI(); uri != "/" {
-			hidden = append(hidden, uri, "***")
+			hidden = append(hidden, uri)
 		}
 		for _, values := range req.Header {
 			for _, v := range values {
-				hidden = append(hidden, v, "***")
+				hidden = append(append(hidden, v), strings.Fields(v)...) // a scheme precedes the credentials
 			}
 		}
-		text := strings.NewReplacer(hidden...).Replace(err.Error())
+		var pairs []string
+		for _, h := range hidden {
+			if h != "" {
+				quoted := strconv.Quote(h)
+				pairs = append(pairs, h, "***", quoted[1:len(quoted)-1], "***")
+			}
+		}
+		text := strings.NewReplacer(pairs...).Replace(err.Error())
+		if len(text) > maxCause {
+			text = strings.ToValidUTF8(text[:maxCause], "") + "..."
+		}
 		if text == err.Error() {
 			return nil, err
 		}

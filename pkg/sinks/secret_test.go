@@ -2,8 +2,10 @@ package sinks_test
 
 import (
 	"context"
+	"encoding/base64"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -14,16 +16,20 @@ import (
 
 // TestQuotedClientSecret: a token server that answers with the secret in place of HTTP has it in no error.
 func TestQuotedClientSecret(t *testing.T) {
-	const secret = "canary%&secret"
+	const secret = `canary%&"secret`
 	t.Setenv("OAUTH_TEST_SECRET", secret)
 	o := sinks.OAuth{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: &sinks.Secret{Env: "OAUTH_TEST_SECRET"}}
-	for _, answer := range []string{secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 canary%25%26secret\r\n\r\n"} {
+	encoded := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(secret)))
+	for _, answer := range []string{
+		secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 " + url.QueryEscape(secret) + "\r\n\r\n",
+		encoded + "\r\n\r\n", "HTTP/1.1 Basic\t" + encoded + "\r\n\r\n", strings.Repeat("x", 60<<10) + encoded + "\r\n\r\n",
+	} {
 		path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
 		_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}})
-		if err == nil || strings.Contains(err.Error(), "canary") {
-			t.Errorf("the error is %v", err)
+		if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), encoded) || len(err.Error()) > 2<<10 {
+			t.Errorf("the error is %.3000v", err)
 		}
 	}
 }
@@ -59,4 +65,21 @@ func FuzzToken(f *testing.F) {
 			}
 		})
 	})
+}
+
+// TestSecretHeader: the value of a header whose name is that of a credential is not part of the configuration.
+func TestSecretHeader(t *testing.T) {
+	for name, secret := range map[string]bool{
+		"Authorization": true, "X-Api-Key": true, "DD-API-KEY": true, "signoz-ingestion-key": true, "X-Functions-Key": true, "Ocp-Apim-Subscription-Key": true,
+		"X-License-Key": true, "x-honeycomb-team": true, "X-Auth": true,
+		"Content-Type": false, "Idempotency-Key": false, "X-Partition-Key": false, "Surrogate-Key": false, "X-Scope-OrgID": false, "X-Author": false, "X-Keyspace": false,
+	} {
+		err := sinks.Header{Text: "text"}.Validate("headers."+name, name, false)
+		if got := err != nil; got != secret {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := (sinks.Header{Text: "text"}).Validate("headers."+name, name, true); err != nil {
+			t.Errorf("%s, insecure: %v", name, err)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
@@ -181,6 +183,7 @@ func (s *sink) mechanism() sasl.Mechanism {
 		return plain.Plain(func(context.Context) (a plain.Auth, err error) {
 			a.User = c.User
 			a.Pass, err = read("sasl.password", c.Password, s.dir)
+			s.sent(a.Pass)
 			return a, err
 		})
 	case mechanismOAuth:
@@ -193,6 +196,7 @@ func (s *sink) mechanism() sasl.Mechanism {
 			from := c.aws()
 			from.Dir, from.Timeout = s.dir, s.config.Timeout.Std()
 			k, err := from.Get(ctx)
+			s.sent(k.Secret, k.Session)
 			return msk.Auth{AccessKey: k.ID, SecretKey: k.Secret, SessionToken: k.Session, UserAgent: "watcherd"}, err
 		})
 	default:
@@ -263,7 +267,9 @@ func (s *sink) readable() error {
 func (s *sink) bearer(ctx context.Context) (string, error) {
 	c := s.config.SASL
 	if c.OAuth == nil {
-		return read("sasl.token", c.Token, s.dir)
+		token, err := read("sasl.token", c.Token, s.dir)
+		s.sent(token)
+		return token, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout.Std())
 	defer cancel()
@@ -271,5 +277,49 @@ func (s *sink) bearer(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sasl: %w", err)
 	}
+	s.sent(token)
 	return token, nil
+}
+
+// maxSent is how many secrets are known: those of the connections of a while.
+const maxSent = 32
+
+// sent notes secrets that brokers get, for hide.
+func (s *sink) sent(secrets ...string) {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	for _, secret := range secrets {
+		if secret != "" && !slices.Contains(s.secrets, secret) {
+			s.secrets = append(s.secrets, secret)
+		}
+	}
+	s.secrets = s.secrets[max(len(s.secrets)-maxSent, 0):]
+}
+
+// maxReason is how many characters of an error are kept, which may be those of a broker.
+const maxReason = 1 << 10
+
+// hide takes out the secrets, which a broker may quote, and what is too long.
+func (s *sink) hide(err error) error {
+	if err == nil {
+		return nil
+	}
+	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
+		failed := make(map[int]error, len(batch.Failed))
+		for i, one := range batch.Failed {
+			failed[i] = s.hide(one)
+		}
+		return &sinks.BatchError{Failed: failed}
+	}
+	s.clientMu.Lock()
+	hidden := slices.Clone(s.secrets)
+	s.clientMu.Unlock()
+	text := post.NewMask(hidden).Hide(err.Error())
+	if len(text) > maxReason {
+		text = post.Clean(text, maxReason)
+	}
+	if text == err.Error() {
+		return err
+	}
+	return post.WithText(err, text)
 }

@@ -35,6 +35,7 @@ type sink struct {
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client
 	closed   bool
+	secrets  []string       // that brokers got, the latest last
 	leaving  sync.WaitGroup // clients that drop closes
 
 	mu     sync.Mutex // guards what follows; the client asks for it (batchBytes)
@@ -76,7 +77,8 @@ func (s *sink) Limits() sinks.Limits {
 }
 
 // Write writes the batch and waits until the brokers have acknowledged it.
-func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
+	defer func() { err = s.hide(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -210,7 +210,7 @@ func (a *acceptance) status(resp *http.Response, body []byte) (sinks.Status, err
 	if json.Unmarshal(body, &value) != nil {
 		value = string(body)
 	}
-	v, _, err := a.program.Eval(map[string]any{"status": resp.StatusCode, "headers": headers, "body": value})
+	v, err := celexpr.Eval(a.program, map[string]any{"status": resp.StatusCode, "headers": headers, "body": value})
 	if err != nil {
 		return "", fmt.Errorf("accept: %w", celexpr.Failure(a.ast, err))
 	}

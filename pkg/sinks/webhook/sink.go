@@ -116,7 +116,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return s.requestError(ctx, client, &a, err)
 	}
 	s.metrics.response(resp.StatusCode)
-	return s.answer(resp, &a)
+	return s.answer(resp, &a) //nolint:contextcheck // what it evaluates is bounded, not cancelled
 }
 
 // attempt is what is known of a request when its answer is read.
