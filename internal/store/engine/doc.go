@@ -22,4 +22,7 @@
 //
 // The chunks of write-ahead logs (verify.go) are Pebble's private format. A new
 // version of Pebble needs a look at them.
+//
+// The package is larger than others: all that Pebble does with files goes through one fence, which
+// has to know of budget, copies, repairs and failures alike.
 package engine
