@@ -1167,7 +1167,7 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 		from := w.now()
 		time.Sleep(time.Minute)
 		other := record.Record{Event: event.Event{ID: "00", Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, Name: "n", UID: "u"}, State: true}
-		append := func() { // of a watch that goes on
+		another := func() { // of a watch that goes on
 			other.Event.Time = w.now()
 			payload, err := record.Append(nil, &other)
 			w.must(err)
@@ -1178,9 +1178,9 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 			batch.PutHeadlines(block.Bytes())
 			w.must(w.st.Commit(batch))
 		}
-		append()
+		another()
 		w.skew.Store(-int64(30 * time.Minute))
-		append() // shows how the clock is set
+		another() // shows how the clock is set
 		time.Sleep(time.Minute)
 		at := w.now()
 		time.Sleep(time.Minute)
