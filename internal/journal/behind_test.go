@@ -47,6 +47,17 @@ func insist(t *testing.T, do func() error) error {
 // a writer that are ahead of it, the stream has lost nothing: both continue with the others.
 func TestServerBehind(t *testing.T) {
 	t.Parallel()
+	for range 3 {
+		if serverBehind(t) {
+			return
+		}
+	}
+	t.Fatal("each server that was parted noticed it before another was elected")
+}
+
+// serverBehind reports whether the server that was parted answered as one that leads.
+func serverBehind(t *testing.T) bool {
+	t.Helper()
 	nodes := natstest.StartClusterBehind(t)
 	c := configOf(t, "J", nodes...)
 	open(t, c)
@@ -75,7 +86,7 @@ func TestServerBehind(t *testing.T) {
 	last := write() // by another leader
 	info, err := raw.Stream(t.Context(), "J")
 	if err != nil || info.CachedInfo().State.LastSeq >= last.Last {
-		t.Skipf("the server that was parted has noticed it before another was elected: %v", err)
+		return false
 	}
 	r := follower.Read(last)
 	defer r.Close()
@@ -104,6 +115,7 @@ func TestServerBehind(t *testing.T) {
 	if got := read(t, r); len(got) != 1 || got[0].Kind != journal.Batch {
 		t.Errorf("behind %d came %+v", last.Last, got)
 	}
+	return true
 }
 
 // TestStreamInPlaceOfAnother: a stream that took the place of a journal, and is as long, is followed by no replica and takes nothing of the
