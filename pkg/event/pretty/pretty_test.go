@@ -75,6 +75,11 @@ func TestLines(t *testing.T) {
 			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, Namespace: "prod", Name: "web", Cause: "unreadable"}
 			e.Gap.From, e.Gap.To = e.Time.Add(-24*time.Hour), e.Time
 		}), "06:07:08.090 GAP     pods.v1 prod/web  nothing is known from 2026-11-20 06:07:08.090 to 06:07:08.090 (unreadable)"},
+		{"gap that no list shows a change of", sample(func(e *event.Event) {
+			e.Type = event.Gap
+			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, Cause: "quiet"}
+			e.Gap.From, e.Gap.To = e.Time.Add(-time.Minute), e.Time
+		}), "06:07:08.090 GAP     pods.v1  no change was missed, except of objects that came and went, from 06:06:08.090 to 06:07:08.090 (quiet)"},
 		{"gap of a sink in a namespace", sample(func(e *event.Event) {
 			e.Type = event.Gap
 			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, Namespace: "prod", Cause: "removed"}

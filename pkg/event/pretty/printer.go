@@ -97,7 +97,7 @@ func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 	return appendClean(append(dst, "  "...), changes)
 }
 
-// appendGap appends what nothing is known about, and of when.
+// appendGap appends of what a gap is, what is known about it, and from when to when.
 func appendGap(dst []byte, e *event.Event) []byte {
 	g := e.Gap
 	dst = appendClean(dst, g.Resource.String())
@@ -107,7 +107,11 @@ func appendGap(dst []byte, e *event.Event) []byte {
 	case g.Namespace != "":
 		dst = appendClean(append(dst, " in "...), g.Namespace)
 	}
-	dst = append(dst, "  nothing is known"...)
+	if g.Cause == "quiet" { // the lists before and after are equal
+		dst = append(dst, "  no change was missed, except of objects that came and went,"...)
+	} else {
+		dst = append(dst, "  nothing is known"...)
+	}
 	if !g.From.IsZero() {
 		dst = append(dst, " from "...)
 		dst = appendClock(dst, g.From, e.Time)
