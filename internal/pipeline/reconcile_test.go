@@ -83,13 +83,13 @@ func TestReconcile(t *testing.T) {
 				return
 			}
 			eventually(t, "the feeds", func() bool { return cmp.Equal(tc.want, feedNames(l.m)) })
-			var missing []string
-			for _, x := range l.m.Running().Missing {
-				missing = append(missing, x.Pattern)
-			}
-			if diff := cmp.Diff(tc.missing, missing); diff != "" {
-				t.Errorf("missing (-want +got):\n%s", diff)
-			}
+			eventually(t, fmt.Sprintf("%q are missing", tc.missing), func() bool {
+				var missing []string
+				for _, x := range l.m.Running().Missing {
+					missing = append(missing, x.Pattern)
+				}
+				return cmp.Equal(tc.missing, missing)
+			})
 			for _, s := range kept {
 				if slices.Contains(tc.want, s.Resource.String()) && !slices.Contains(l.m.informerList(), s) {
 					t.Errorf("the informer of %s is another one", s.Resource)
