@@ -164,10 +164,10 @@ func (j *Client) saw(sequence uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.sawLocked(sequence)
-	j.known = max(j.known, sequence)
 }
 
 func (j *Client) sawLocked(sequence uint64) {
+	j.known = max(j.known, sequence)
 	if sequence >= j.lacks {
 		j.since = time.Time{}
 	}
@@ -177,8 +177,8 @@ func (j *Client) sawLocked(sequence uint64) {
 func (j *Client) believe(last, had uint64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	had = max(had, j.known)
 	j.sawLocked(last)
+	had = max(had, j.known)
 	if last >= had {
 		return nil
 	}
@@ -230,7 +230,6 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	if err := j.believe(x.Last, had); err != nil {
 		return Extent{}, err
 	}
-	j.saw(x.Last)
 	return x, nil
 }
 
