@@ -304,22 +304,13 @@ func (s *sink) hide(err error) error {
 	if err == nil {
 		return nil
 	}
-	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
-		failed := make(map[int]error, len(batch.Failed))
-		for i, one := range batch.Failed {
-			failed[i] = s.hide(one)
-		}
-		return &sinks.BatchError{Failed: failed}
-	}
 	s.clientMu.Lock()
-	hidden := slices.Clone(s.secrets)
+	mask := post.NewMask(slices.Clone(s.secrets))
 	s.clientMu.Unlock()
-	text := post.NewMask(hidden).Hide(err.Error())
-	if len(text) > maxReason {
-		text = post.Clean(text, maxReason)
-	}
-	if text == err.Error() {
-		return err
-	}
-	return post.WithText(err, text)
+	return post.Reword(err, func(text string) string {
+		if text = mask.Hide(text); len(text) > maxReason {
+			text = post.Clean(text, maxReason)
+		}
+		return text
+	})
 }

@@ -103,20 +103,23 @@ func MaskOf(secrets ...*sinks.Secret) *Mask {
 	return NewMask(hidden)
 }
 
-// Error returns err with a text in which the secrets are replaced, or err if there are none. Of a [sinks.BatchError] that is
+// Error returns err with a text in which the secrets are replaced; see [Reword].
+func (m *Mask) Error(err error) error { return Reword(err, m.Hide) }
+
+// Reword returns err with the text that words makes of its own, or err if that is the same. Of a [sinks.BatchError] that is
 // each of its errors.
-func (m *Mask) Error(err error) error {
+func Reword(err error, words func(text string) string) error {
 	if err == nil {
 		return nil
 	}
 	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
 		failed := make(map[int]error, len(batch.Failed))
 		for i, one := range batch.Failed {
-			failed[i] = m.Error(one)
+			failed[i] = Reword(one, words)
 		}
 		return &sinks.BatchError{Failed: failed}
 	}
-	if text := m.Hide(err.Error()); text != err.Error() {
+	if text := words(err.Error()); text != err.Error() {
 		return WithText(err, text)
 	}
 	return err
