@@ -106,7 +106,7 @@ func TestRepairAndFailover(t *testing.T) {
 		path := "store/db/" + name
 		for _, p := range patchesOf(t, s, name) { // one after the other, as if they were found so
 			s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
-			if err := errors.Join(s.restate([]layout.Range{p.Lost}, s.damaged.uncounted), s.overwrite(path, []salvage.Patch{p})); err != nil {
+			if err := errors.Join(s.restate([]layout.Range{p.Lost}), s.overwrite(path, []salvage.Patch{p})); err != nil {
 				t.Fatal(err)
 			}
 			removed++

@@ -238,7 +238,7 @@ func (s *Store) repairTable(path string) error {
 		return filepath.Base(path) == t.BackingSSTNum.String()+".sst"
 	})
 	if i < 0 {
-		return s.recountLost(s.damaged.uncounted) // no compaction reads it any more
+		return s.recountLost() // no compaction reads it any more
 	}
 	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
@@ -249,31 +249,30 @@ func (s *Store) repairTable(path string) error {
 		return err
 	}
 	if len(patches) == 0 {
-		return s.recountLost(s.damaged.uncounted)
+		return s.recountLost()
 	}
+	for _, p := range patches {
+		if !slices.ContainsFunc(s.damaged.uncounted, p.Lost.Equal) { // else by an attempt that failed, and may have removed it
+			s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
+		}
+	}
+	// Writes are blocked until the overwrite.
+	blocked := int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes)
+	if err := s.removeBlocks(path, patches, blocked); err != nil {
+		return err
+	}
+	return s.recountLost()
+}
+
+// removeBlocks does the steps 1 and 2, the second first if writes are blocked.
+func (s *Store) removeBlocks(path string, patches []salvage.Patch, blocked bool) error {
 	lost := make([]layout.Range, len(patches))
 	for i := range patches {
 		lost[i] = patches[i].Lost
 	}
-	uncounted := slices.Clip(s.damaged.uncounted)
-	for _, r := range lost {
-		if !slices.ContainsFunc(uncounted, r.Equal) { // by an attempt that failed
-			uncounted = append(uncounted, r)
-		}
-	}
-	s.damaged.uncounted = uncounted                                                                // an attempt that fails may have removed some of it
-	blocked := int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) // writes are, until the overwrite
-	if err := s.removeBlocks(path, patches, lost, uncounted, blocked); err != nil {
-		return err
-	}
-	return s.recountLost(uncounted)
-}
-
-// removeBlocks does the steps 1 and 2, the second first if writes are blocked.
-func (s *Store) removeBlocks(path string, patches []salvage.Patch, lost, uncounted []layout.Range, blocked bool) error {
 	return s.files.Repair(func() error {
 		if !blocked {
-			if err := s.restate(lost, uncounted); err != nil {
+			if err := s.restate(lost); err != nil {
 				return err
 			}
 			return s.overwrite(path, patches)
@@ -284,7 +283,7 @@ func (s *Store) removeBlocks(path string, patches []salvage.Patch, lost, uncount
 		if err := s.overwrite(path, patches); err != nil {
 			return err
 		}
-		if err := s.restate(lost, uncounted); err != nil {
+		if err := s.restate(lost); err != nil {
 			return err
 		}
 		return s.files.EndRepair()
@@ -316,8 +315,8 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	return nil
 }
 
-// restate writes the lost keys that memory has, with a note of the loss.
-func (s *Store) restate(lost, uncounted []layout.Range) error {
+// restate writes the lost keys that memory has, with a note of all that is not counted.
+func (s *Store) restate(lost []layout.Range) error {
 	// The locks exclude changes of the restated keys. Only counters and names need
 	// those that a Fill holds for long.
 	if slices.ContainsFunc(lost, func(r layout.Range) bool {
@@ -343,7 +342,7 @@ func (s *Store) restate(lost, uncounted []layout.Range) error {
 		}
 	}()
 	b := s.db.NewBatch()
-	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil)}
+	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, s.damaged.uncounted), nil)}
 	for _, r := range lost {
 		errs = append(errs, s.restateRange(b, r, queues))
 	}
@@ -434,13 +433,13 @@ func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []b
 	acked(first, last+1)
 }
 
-// recountLost corrects the counters after a loss, if there is one, and removes the note. If it meets other
+// recountLost corrects the counters after a loss, if there is one that is not counted, and removes the note. If it meets other
 // damage, it reports that, and the next repair counts.
-func (s *Store) recountLost(lost []layout.Range) error {
+func (s *Store) recountLost() error {
+	lost := s.damaged.uncounted
 	if len(lost) == 0 {
 		return nil
 	}
-	s.damaged.uncounted = lost
 	for _, q := range s.sinks.all() {
 		err := errors.Join(q.recountEntries(lost), q.recountLetters(lost))
 		if errors.Is(err, ErrUnreadable) {
@@ -485,7 +484,8 @@ func (s *Store) resumeRepair() error {
 	if err != nil {
 		return err
 	}
-	return s.recountLost(lost)
+	s.damaged.uncounted = lost
+	return s.recountLost()
 }
 
 // adoptRepair makes the note of a file, of which the ranges are unknown, one of the store.

@@ -311,11 +311,10 @@ func TestRepairCutShort(t *testing.T) {
 				if len(patches) == 0 {
 					continue
 				}
-				var lost []layout.Range
 				for _, p := range patches {
-					lost = append(lost, p.Lost)
+					s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
 				}
-				if err := errors.Join(s.removeBlocks("store/db/"+name, patches, lost, lost, blocked), s.recountLost(lost), s.syncLazy()); err != nil {
+				if err := errors.Join(s.removeBlocks("store/db/"+name, patches, blocked), s.recountLost(), s.syncLazy()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -559,8 +558,8 @@ func TestInterruptedRepair(t *testing.T) {
 		if err != nil || len(patches) == 0 {
 			t.Fatalf("%d patches, %v", len(patches), err)
 		}
-		lost := []layout.Range{patches[0].Lost}
-		if err := s.restate(lost, lost); err != nil {
+		s.damaged.uncounted = []layout.Range{patches[0].Lost}
+		if err := s.restate(s.damaged.uncounted); err != nil {
 			t.Fatal(err)
 		}
 		if test.overwritten {
@@ -732,7 +731,8 @@ func TestLetterOfALossLeavesOthers(t *testing.T) {
 	if err := s.applyLazily(b, b.DeleteRange(gone.Lower, append(slices.Clone(gone.Upper), 0), nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.recountLost([]layout.Range{block(1, 3), gone}); err != nil {
+	s.damaged.uncounted = []layout.Range{block(1, 3), gone}
+	if err := s.recountLost(); err != nil {
 		t.Fatal(err)
 	}
 	letters, err := q.DeadLetters(0, 10)
