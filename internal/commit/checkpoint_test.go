@@ -17,7 +17,26 @@ import (
 // save makes a checkpoint of the feed's durable.
 func (r *rig) save(s *Feed, cp ledger.Checkpoint) {
 	r.Helper()
-	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(s.ID), ledger.Encode(cp)); err != nil {
+	r.saveAll(map[string]ledger.Checkpoint{s.ID: cp})
+}
+
+// saveAll makes checkpoints durable, by the feed's id.
+func (r *rig) saveAll(checkpoints map[string]ledger.Checkpoint) {
+	r.Helper()
+	for id, cp := range checkpoints {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// succeeds prepares a feed that takes the place of those whose checkpoints are there.
+func (r *rig) succeeds(s *Feed) {
+	r.Helper()
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
+		r.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -68,14 +68,10 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 // a time: history is known up to then.
 func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
-	for id, cp := range map[string]ledger.Checkpoint{
+	r.saveAll(map[string]ledger.Checkpoint{
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "200", Synced: true, Time: now},
-	} {
-		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	s := r.feed(pods)
 	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 		t.Fatal(err)
@@ -97,23 +93,14 @@ func TestGatheredQuietVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, disk(), committest.PodWatch())
-			for id, cp := range map[string]ledger.Checkpoint{
+			r.saveAll(map[string]ledger.Checkpoint{
 				"pods#":  {ResourceVersion: "120", Quiet: tc.whole, Synced: true},
 				"pods#a": {ResourceVersion: "100", Quiet: tc.a, Synced: true},
 				"pods#b": {ResourceVersion: "150", Quiet: tc.b, Synced: true},
-			} {
-				if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-					t.Fatal(err)
-				}
-			}
+			})
 			for _, when := range []string{"gathered", "after a kill"} {
 				s := r.feed(pods)
-				if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.c.Prepare(s); err != nil {
-					t.Fatal(err)
-				}
+				r.succeeds(s)
 				snap, err := r.c.Begin(s)
 				if err != nil || snap.ResourceVersion != "100" || snap.Quiet != tc.want {
 					t.Fatalf("%s, the informer begins with %+v, %v", when, snap, err)
@@ -174,12 +161,7 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := r.feedIn(pods, successor)
-			if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.c.Prepare(s); err != nil {
-				t.Fatal(err)
-			}
+			r.succeeds(s)
 			r.commit(&feedSynced{feed: s})
 			if gaps := r.Events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
 				t.Errorf("the gaps are %v", gaps)
@@ -193,22 +175,13 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 // the watch was narrowed and widened again before that list.
 func TestGatheredLists(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
-	for id, cp := range map[string]ledger.Checkpoint{
+	r.saveAll(map[string]ledger.Checkpoint{
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
-	} {
-		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	for _, namespace := range []string{"", "a", ""} {
 		s := r.feedIn(pods, namespace)
-		if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.c.Prepare(s); err != nil {
-			t.Fatal(err)
-		}
+		r.succeeds(s)
 		if s.resume.ListVersion() != "200" || s.open == nil || s.open.From != "100" || !s.open.FromTime.Equal(now.Add(-time.Hour)) {
 			t.Errorf("the source of %q begins at %s with the gap %+v", namespace, s.resume.ListVersion(), s.open)
 		}
@@ -221,21 +194,12 @@ func TestGatheredListWithoutADifference(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
 	r.commit(addedTo(r.feed(pods), r.Object("a", "u1", "1")))
 	r.Expect("added a u1 1")
-	for id, cp := range map[string]ledger.Checkpoint{
+	r.saveAll(map[string]ledger.Checkpoint{
 		"pods#ns": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b":  {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
-	} {
-		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	s := r.feed(pods)
-	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.c.Prepare(s); err != nil {
-		t.Fatal(err)
-	}
+	r.succeeds(s)
 	r.commit(listedBy(s, r.Object("a", "u1", "1").WithPosition(1)), &feedSynced{feed: s})
 	r.commit(updatedIn(s, r.Object("a", "u1", "300").WithPosition(2), nil))
 	if g := r.Expect("gap   ", "updated a u1 300")[0].Gap; g.Cause != dynamicfactory.CauseExpired || g.FromResourceVersion != "100" {
@@ -247,21 +211,12 @@ func TestGatheredListWithoutADifference(t *testing.T) {
 // is reported already: what the list of the whole shows is not exact either.
 func TestGatheredBlindList(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
-	for id, cp := range map[string]ledger.Checkpoint{
+	r.saveAll(map[string]ledger.Checkpoint{
 		"pods#a": {Listing: &ledger.Listing{ResourceVersion: "200", Blind: true}},
 		"pods#b": {ResourceVersion: "250", Synced: true},
-	} {
-		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	s := r.feed(pods)
-	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.c.Prepare(s); err != nil {
-		t.Fatal(err)
-	}
+	r.succeeds(s)
 	if s.resume.ListVersion() != "200" || s.open != nil || s.blindTo == 0 {
 		t.Errorf("the source begins at %s with the gap %+v, blind to %d", s.resume.ListVersion(), s.open, s.blindTo)
 	}
@@ -271,16 +226,12 @@ func TestGatheredBlindList(t *testing.T) {
 // again in another form, and the whole is behind what an earlier part had recorded.
 func TestGatheredParts(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
-	for id, cp := range map[string]ledger.Checkpoint{
+	r.saveAll(map[string]ledger.Checkpoint{
 		"pods#":  {ResourceVersion: "100", Sweeping: true, Ahead: map[string]string{"c": "130"}},
 		"pods#a": {ResourceVersion: "120", Synced: true},
 		"pods#b": {Listing: &ledger.Listing{ResourceVersion: "50"}},
 		"pods#d": {ResourceVersion: "140", Synced: true, Sweeping: true, Listing: &ledger.Listing{ResourceVersion: "140"}},
-	} {
-		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	s := r.feed(pods)
 	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 		t.Fatal(err)
