@@ -3,19 +3,16 @@ package elasticsearch
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/samples"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
 // FuzzAnswer: whatever bytes a cluster answers to a bulk request take memory in proportion to them, accept an event only with a
@@ -27,11 +24,7 @@ func FuzzAnswer(f *testing.F) {
 	path := testkit.Answering(f, testservers.SocketDir(f), func(c net.Conn) { _, _ = c.Write(answer) })
 	c := NewConfig()
 	c.URL, c.APIKey = "http://localhost", &sinks.Secret{Env: "ELASTICSEARCH_FUZZ_KEY"}
-	opened, err := c.Open(f.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		f.Fatal(err)
-	}
-	s := opened.(*sink)
+	s := sinktest.Open(f, c).(*sink)
 	o := s.client.Options
 	o.Socket, o.Timeout = path, 10*time.Second
 	s.client = post.New(o)
@@ -45,7 +38,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Add(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 	}
 	f.Add([]byte("HTTP/1.1 413 X\r\n\r\n" + `{"error":{"reason":"canary-key-4711"}}`))
-	events := samples.Events(2, 2)
+	events := sinktest.Events(2, 2)
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		answer = sent
 		testkit.Allocates(t, 4<<20+64*len(sent), func() {

@@ -3,21 +3,33 @@ package object
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/samples"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
+
+// overSocket opens a sink whose storage is behind a Unix socket.
+func overSocket(t testing.TB, path string) *sink {
+	t.Helper()
+	c := NewConfig()
+	c.S3 = S3{Bucket: "lake", Endpoint: "http://localhost", AccessKey: "watcherd", SecretKey: &sinks.Secret{Env: "OBJECT_FUZZ_SECRET"}}
+	s := sinktest.Open(t, c).(*sink)
+	o := s.storage.client.Options
+	o.Socket, o.Timeout = path, 10*time.Second
+	s.storage.client = post.New(o)
+	t.Cleanup(s.storage.client.Close)
+	return s
+}
 
 // FuzzAnswer: whatever bytes a storage answers to each request take bounded memory, what is read of them is within its limits, and an
 // error is a line without the secret.
@@ -26,17 +38,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Setenv("OBJECT_FUZZ_SECRET", canary)
 	var answer []byte
 	path := testkit.Answering(f, testservers.SocketDir(f), func(c net.Conn) { _, _ = c.Write(answer) })
-	c := NewConfig()
-	c.S3 = S3{Bucket: "lake", Endpoint: "http://localhost", AccessKey: "watcherd", SecretKey: &sinks.Secret{Env: "OBJECT_FUZZ_SECRET"}}
-	opened, err := c.Open(f.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		f.Fatal(err)
-	}
-	s := opened.(*sink)
-	o := s.storage.client.Options
-	o.Socket, o.Timeout = path, 10*time.Second
-	s.storage.client = post.New(o)
-	f.Cleanup(s.storage.client.Close)
+	s := overSocket(f, path)
 	var object bytes.Buffer
 	z, err := zstd.NewWriter(&object)
 	if err != nil {
@@ -109,21 +111,11 @@ func TestEndlessList(t *testing.T) {
 			pages++
 			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", list.Len(), list.String())
 		})
-		c := NewConfig()
-		c.S3 = S3{Bucket: "lake", Endpoint: "http://localhost", AccessKey: "watcherd", SecretKey: &sinks.Secret{Env: "OBJECT_FUZZ_SECRET"}}
-		opened, err := c.Open(t.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := opened.(*sink)
-		o := s.storage.client.Options
-		o.Socket = path
-		s.storage.client = post.New(o)
+		s := overSocket(t, path)
 		keys, _, _, err := s.around(t.Context(), "a/", 1, 10)
 		if len(keys) > maxObjects || pages > maxObjects/1000+2 {
 			t.Errorf("%s: %d names are kept of %d pages: %v", name, len(keys), pages, err)
 		}
-		s.storage.client.Close()
 	}
 }
 

@@ -2,19 +2,16 @@ package otlp
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/samples"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
 // FuzzAnswer: whatever bytes a receiver answers take memory in proportion to them, and the error is a line without the secret.
@@ -25,11 +22,7 @@ func FuzzAnswer(f *testing.F) {
 	path := testkit.Answering(f, testservers.SocketDir(f), func(c net.Conn) { _, _ = c.Write(answer) })
 	c := NewConfig()
 	c.Endpoint, c.Headers = "http://localhost", map[string]sinks.Header{"X-Key": {Secret: sinks.Secret{Env: "OTLP_FUZZ_KEY"}}}
-	opened, err := c.Open(f.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		f.Fatal(err)
-	}
-	s := opened.(*sink)
+	s := sinktest.Open(f, c).(*sink)
 	o := s.client.Options
 	o.Socket, o.Timeout = path, 10*time.Second
 	s.client = post.New(o)
@@ -41,7 +34,7 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add(fmt.Appendf(nil, "HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", status, protobuf, len(body), body))
 	}
-	events := samples.Events(1, 1)
+	events := sinktest.Events(1, 1)
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		answer = sent
 		testkit.Allocates(t, 4<<20+64*len(sent), func() {
