@@ -267,28 +267,24 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 			w.cluster[name] = w.object(name, fmt.Sprint("u", w.version))
 			h.OnAdd(w.cluster[name], false)
 		}
-		rest := func() {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-		}
-		rest()
+		w.rest()
 		add("a")
-		rest()
+		w.rest()
 		w.restart(false) // the history has begun
 		h = w.c.Handler(w.feed)
-		rest()
+		w.rest()
 		from := w.now()
-		rest()
+		w.rest()
 		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
-		rest()
+		w.rest()
 		for i := range maxNet {
 			add(fmt.Sprint("b", i))
 		}
-		rest()
+		w.rest()
 		add("a")
-		rest()
+		w.rest()
 		to := w.now()
-		rest()
+		w.rest()
 		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
 		w.c.Flush()
 		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to}, false)
@@ -424,26 +420,22 @@ func TestClockThatWasSetBack(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		h := w.c.Handler(w.feed)
-		rest := func() {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-		}
-		rest()
+		w.rest()
 		first, other := w.object("a", "u1"), w.object("b", "u2")
 		h.OnAdd(first, false)
-		rest()
+		w.rest()
 		w.restart(false) // the history has begun
 		h = w.c.Handler(w.feed)
-		rest()
+		w.rest()
 		from := w.now()
 		w.skew.Store(int64(24 * time.Hour))
 		second := w.object("a", "u1")
 		h.OnUpdate(first, second)
 		w.c.Flush()
 		w.skew.Store(0)
-		rest()
+		w.rest()
 		h.OnAdd(other, false)
-		rest()
+		w.rest()
 		raw, err := second.AppendJSON(nil)
 		w.must(err)
 		at := w.now()
@@ -462,7 +454,7 @@ func TestClockThatWasSetBack(t *testing.T) {
 		time.Sleep(time.Second)
 		third := w.object("a", "u1") // it is no longer the newest
 		h.OnUpdate(second, third)
-		rest()
+		w.rest()
 		if list, err = w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10); err != nil || shape(list.Items[1].Object) != shape(raw) {
 			t.Errorf("got %+v %v, want %q", list.Items, err, shape(raw))
 		}
@@ -505,22 +497,18 @@ func TestVersionsByTheirSequence(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		ctx, h := t.Context(), w.c.Handler(w.feed)
-		rest := func() {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-		}
-		rest()
+		w.rest()
 		first := w.object("a", "u1")
 		h.OnAdd(first, false)
 		h.OnAdd(w.object("b", "u2"), false)
-		rest()
+		w.rest()
 		second := w.object("a", "u3")
 		h.OnUpdate(first, second) // deleted and created again
-		rest()
+		w.rest()
 		w.skew.Store(-int64(10 * time.Minute))
 		third := w.object("a", "u3")
 		h.OnUpdate(second, third)
-		rest()
+		w.rest()
 		v, err := w.r.Versions(ctx, VersionQuery{Object: pod("a"), Limit: 10})
 		w.must(err)
 		if len(v.Items) != 4 || !v.Items[1].Time.Equal(v.Items[2].Time) || !v.Items[0].Time.Before(v.Items[1].Time) {
@@ -664,32 +652,27 @@ func TestUnreadableObject(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		h := w.c.Handler(w.feed)
-		rest := func() time.Time {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-			return w.now()
-		}
 		expect := func(name string, at time.Time, as As) {
 			t.Helper()
 			if s, err := w.r.At(t.Context(), pod(name), at); err != nil || s.As != as {
 				t.Errorf("%s: %+v %v, want %s", name, s, err, as)
 			}
 		}
-		rest()
+		w.rest()
 		first := w.object("a", "u1")
 		h.OnAdd(first, false)
 		h.OnAdd(w.object("b", "u2"), false)
-		before := rest()
+		before := w.rest()
 		time.Sleep(time.Second)
 		for _, name := range []string{"a", "d"} { // d is new
 			w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: name, To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
 		}
-		unread := rest()
+		unread := w.rest()
 		time.Sleep(time.Second)
 		expect("a", unread, Gap)
 		expect("d", unread, Gap)
 		h.OnUpdate(first, w.object("a", "u1"))
-		after := rest()
+		after := w.rest()
 		for _, name := range []string{"a", "b"} {
 			expect(name, before, Exact)
 			expect(name, after, Exact)
@@ -711,20 +694,15 @@ func TestHashesOfTwoKeys(t *testing.T) {
 			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"},"spec":{"secret":"redacted:hmac-sha256:%s","version":"%d"}}`,
 				w.version, strings.Repeat(hash, 16), w.version))
 		}
-		rest := func() time.Time {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-			return w.now()
-		}
 		w.must(ledger.NoteRedactKey(w.st, "a"))
-		rest()
+		w.rest()
 		was, is := state("a"), state("b")
 		h.OnAdd(was, false)
-		from := rest()
+		from := w.rest()
 		w.must(ledger.NoteRedactKey(w.st, "b"))
 		w.skew.Store(-int64(time.Minute))
 		h.OnUpdate(was, is)
-		d, err := w.r.Diff(t.Context(), pod("a"), from.Add(-time.Minute-1), rest())
+		d, err := w.r.Diff(t.Context(), pod("a"), from.Add(-time.Minute-1), w.rest())
 		w.must(err)
 		if !d.Rekeyed || strings.Contains(d.Diff, "hmac") || !strings.Contains(d.Diff, "+  version:") {
 			t.Errorf("got %+v", d)
@@ -1106,25 +1084,21 @@ func TestUnreadableObjectAndClockSetBack(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		h := w.c.Handler(w.feed)
-		rest := func() {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-		}
-		rest()
+		w.rest()
 		first := w.object("a", "u1")
 		h.OnAdd(first, false)
-		rest()
+		w.rest()
 		time.Sleep(time.Hour)
 		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "a", To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
-		rest()
+		w.rest()
 		w.skew.Store(-int64(30 * time.Minute))
-		rest()
+		w.rest()
 		h.OnAdd(w.object("b", "u2"), false) // a record shows how the clock is set
-		rest()
+		w.rest()
 		at := w.now()
 		time.Sleep(time.Second)
 		h.OnUpdate(first, w.object("a", "u1"))
-		rest()
+		w.rest()
 		if s, err := w.r.At(t.Context(), pod("a"), at); err != nil || s.As != Gap {
 			t.Errorf("%+v %v", s, err)
 		}
@@ -1151,14 +1125,10 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		h := w.c.Handler(w.feed)
-		rest := func() {
-			w.c.Flush()
-			time.Sleep(2 * time.Minute)
-		}
 		time.Sleep(time.Hour)
 		first := w.object("a", "u1")
 		h.OnAdd(first, false)
-		rest()
+		w.rest()
 		early := w.now()
 		time.Sleep(time.Hour)
 		h.OnAdd(w.object("b", "u2"), false)

@@ -122,6 +122,13 @@ type life struct {
 // now is the clock of the world: that of the bubble, in this century, if it is not set wrong.
 func (w *world) now() time.Time { return w.truth().Add(time.Duration(w.skew.Load())) }
 
+// rest lets what has happened be recorded, and two minutes pass.
+func (w *world) rest() time.Time {
+	w.c.Flush()
+	time.Sleep(2 * time.Minute)
+	return w.now()
+}
+
 // truth is a clock that is right.
 func (w *world) truth() time.Time {
 	return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin))
