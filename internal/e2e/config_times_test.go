@@ -126,8 +126,11 @@ func TestHeldOverEdits(t *testing.T) {
 	x := newCast(t, c, config("calm"), ns)
 	prod, place := "prod-"+ns, ns+"-flips"
 	x.makeNamespace(place, prod)
+	x.put(place, "first", "n", "0")
 	x.d.start()
-	x.nothing()
+	x.expect("sync first") // the selection is known
+	x.drop(place, "first")
+	x.expect("deleted first")
 	reload := func(route string) { t.Helper(); x.d.reload(config(route)) }
 	revision := 0
 	put := func(name string) {
