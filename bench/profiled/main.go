@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/jetstream"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
@@ -46,7 +47,7 @@ func run(ctx context.Context) error {
 	}()
 	defer profiles.Close()
 	return watcherd.Run(ctx, watcherd.Options{
-		ConfigFile: *config, Kinds: kinds.Builtin(), REST: rest, ClusterName: "bench", Stdout: os.Stdout,
+		ConfigFile: *config, Kinds: kinds.Builtin(), Journal: jetstream.Journal, REST: rest, ClusterName: "bench", Stdout: os.Stdout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }
