@@ -349,7 +349,7 @@ func (g *group) newRecord(s *Feed, at time.Time, o *transition) record.Record {
 		FinalStateUnknown: o.unknown, Repair: o.repair,
 	}}
 	if o.changes() {
-		if by := o.after.LastChange(); by.Manager != "" {
+		if by := o.after.ChangedBy(o.before, at); by.Manager != "" {
 			r.Event.ChangedBy = (*event.ChangedBy)(&by)
 			r.Status = by.Subresource == "status" && o.leavesTheRest()
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // full is an event with all that a route may ask for, as it was written.
@@ -34,6 +35,7 @@ type full struct {
 		Selection                string
 		Object, OldObject, Patch json.RawMessage
 		Summary                  string
+		ChangedBy                event.ChangedBy
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
@@ -236,6 +237,42 @@ func TestNamespacePatterns(t *testing.T) {
 	x.drop(ns+"-skip", "b")
 	x.nothing()
 	x.d.stop()
+}
+
+// TestScale scales a Deployment, which leaves an entry of its managed fields without a time.
+func TestScale(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	d := newDaemon(t, c.Kubeconfig, strings.ReplaceAll(selectConfig("namespaces: {include: ["+ns+"]}"), "configmaps", "deployments"))
+	x := newClient(t, c, ns)
+	deployments := x.dyn.Resource(kinds[2].gvr).Namespace(ns)
+	if _, err := deployments.Create(t.Context(), kinds[2].object(ns, "web"), metav1.CreateOptions{FieldManager: "author"}); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	managers := func() (all []string) {
+		for _, e := range readFull(t, d, "some.jsonl") {
+			all = append(all, strings.TrimSpace(e.Type+" "+e.Data.ChangedBy.Manager+" "+e.Data.ChangedBy.Subresource))
+		}
+		return all
+	}
+	for i, want := range []string{"sync", "updated scaler scale", "updated author"} {
+		var err error
+		switch i {
+		case 1:
+			_, err = deployments.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`), metav1.PatchOptions{FieldManager: "scaler"}, "scale")
+		case 2:
+			_, err = deployments.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{FieldManager: "author"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool { return len(managers()) > i }, func() string { return fmt.Sprintf("the events are %q", managers()) })
+		if got := managers()[i]; !strings.HasSuffix(got, want) {
+			t.Errorf("event %d is %q, want %q", i, got, want)
+		}
+	}
+	d.stop()
 }
 
 // TestNamespaceSelector follows the labels of namespaces, live and over restarts.

@@ -61,7 +61,7 @@ func (e *evaluation) lastChange() compact.LastChange {
 	if !e.change.Changed {
 		return compact.LastChange{}
 	}
-	return e.change.New.LastChange()
+	return e.change.New.ChangedBy(e.change.Old, e.change.Time)
 }
 
 // ResolveName returns a variable.

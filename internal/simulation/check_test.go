@@ -86,7 +86,9 @@ func (w *world) faults(name string) []string {
 			}):
 			fault(e, "it was updated then")
 		}
-		if e.Type == event.Sync && name == "main" && !came[e.UID] && slices.ContainsFunc(history, func(h write) bool { return h.uid == e.UID && h.ready }) {
+		if e.Type == event.Sync && name == "main" && !came[e.UID] && slices.ContainsFunc(history, func(h write) bool {
+			return h.uid == e.UID && h.ready && !covered(gaps[resourceOf(e.Path)], e.Path, h)
+		}) {
 			fault(e, "it was added when the daemon was ready")
 		}
 		came[e.UID] = true

@@ -64,6 +64,49 @@ func TestLastChange(t *testing.T) {
 	}
 }
 
+// TestScaled has updates of an object that was scaled: that entry has no time.
+func TestScaled(t *testing.T) {
+	codec := NewCodec(NewDictionaries(nil))
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	object := func(generation int, manager string, at time.Time, scaler string) *Object {
+		raw := fmt.Appendf(nil, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","uid":"u","resourceVersion":"1","generation":%d}}`, generation)
+		m, err := rawjson.Scan(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Change = &rawjson.Change{Managers: [][]byte{[]byte(manager)}, Operation: []byte("Update"), Time: []byte(at.Format(time.RFC3339)), Scaler: []byte(scaler)}
+		o, err := codec.Encode(raw, &m, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	before, seen := object(1, "edit", at, ""), at.Add(90*time.Second+time.Millisecond)
+	edited, scaled := LastChange{"edit", "Update", "", at}, LastChange{"scaler", "Update", "scale", at.Add(90 * time.Second)}
+	for name, tc := range map[string]struct {
+		before, after *Object
+		want          LastChange
+	}{
+		"for the first time": {before, object(2, "edit", at, "scaler"), scaled},
+		"again":              {object(2, "edit", at, "scaler"), object(3, "edit", at, "scaler"), scaled},
+		"never":              {before, object(2, "edit", at, ""), edited},
+		"edited afterwards":  {object(2, "edit", at, "scaler"), object(3, "edit", at.Add(time.Second), "scaler"), LastChange{"edit", "Update", "", at.Add(time.Second)}},
+		"edited by another":  {object(2, "edit", at, "scaler"), object(3, "label", at, "scaler"), LastChange{"label", "Update", "", at}},
+		"of the same spec":   {object(2, "edit", at, "scaler"), object(2, "edit", at, "scaler"), edited},
+		"not known before":   {nil, object(2, "edit", at, "scaler"), edited},
+		"managers not known": {object(1, "", time.Time{}, ""), object(2, "edit", at, "scaler"), edited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.after.ChangedBy(tc.before, seen)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if got := tc.after.LastChange(); got.Manager == "scaler" {
+				t.Errorf("the newest entry is %+v", got)
+			}
+		})
+	}
+}
+
 // More managers than the table numbers are stored with the object.
 func TestManyManagers(t *testing.T) {
 	codec := NewCodec(NewDictionaries(nil))

@@ -215,9 +215,25 @@ type LastChange struct {
 // LastChange returns who changed the object last, if its managed fields said so when it
 // was encoded. An object from Decode does not have it.
 func (o *Object) LastChange() LastChange {
+	c, _ := o.lastChange()
+	return c
+}
+
+// ChangedBy returns who made of before, nil if that is unknown, what o is at a time. That is who changed o last, except by a
+// change that left no time: if the generation is another, and nobody changed the object since before by its times,
+// the object was scaled, by the manager of the entry of scale, and the time is at, in seconds.
+func (o *Object) ChangedBy(before *Object, at time.Time) LastChange {
+	c, scaler := o.lastChange()
+	if scaler == "" || before == nil || before.GetGeneration() == o.GetGeneration() || before.LastChange() != c {
+		return c
+	}
+	return LastChange{Manager: scaler, Operation: "Update", Subresource: "scale", Time: at.UTC().Truncate(time.Second)}
+}
+
+func (o *Object) lastChange() (c LastChange, scaler string) {
 	r := packedReader{s: o.packed[o.ends[3]:o.bodyAt], ok: true}
 	if r.head().flags&hasChange == 0 {
-		return LastChange{}
+		return c, ""
 	}
 	var key string
 	if n := r.byte(); n == literalKey {
@@ -225,10 +241,11 @@ func (o *Object) LastChange() LastChange {
 	} else {
 		key = o.kind.changes.all()[n]
 	}
-	c := LastChange{Time: time.Unix(r.varint(), 0).UTC()}
+	c.Time = time.Unix(r.varint(), 0).UTC()
 	c.Operation, key, _ = strings.Cut(key, "\n")
-	c.Subresource, c.Manager, _ = strings.Cut(key, "\n")
-	return c
+	c.Subresource, key, _ = strings.Cut(key, "\n")
+	c.Manager, scaler, _ = strings.Cut(key, "\n")
+	return c, scaler
 }
 
 // appendChange packs all but the time as the number of a text, as few managers change
@@ -242,6 +259,9 @@ func (t *typeMeta) appendChange(dst []byte, c *rawjson.Change, at int64) []byte 
 			key = append(key, ',')
 		}
 		key = append(key, m...)
+	}
+	if len(c.Scaler) > 0 {
+		key = append(append(key, '\n'), c.Scaler...)
 	}
 	return binary.AppendVarint(t.changes.appendNumber(dst, key), at)
 }

@@ -10,6 +10,10 @@ import (
 // their order, and Operation and Subresource are empty where they differ. It is empty if
 // no entry has a time.
 //
+// The API server gives the entry of the subresource scale no time, so that who scaled an
+// object is known apart, but not when
+// (https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apimachinery/pkg/util/managedfields/scalehandler.go).
+//
 // A manager is a name that the client chose, not a user, and its time has seconds. A
 // client that does not say who it is, or changes nothing that fields are managed of,
 // leaves no trace
@@ -22,6 +26,7 @@ type Change struct {
 	Operation   []byte   // Apply or Update
 	Subresource []byte   // such as status or scale; empty for the object itself
 	Time        []byte   // RFC 3339 in UTC, as sent
+	Scaler      []byte   // the manager of the entry of scale without a time, the last of several; empty: none
 }
 
 // maxManagers bounds the managers of one change. Others of the same second are left out.
@@ -90,11 +95,14 @@ func (c *Change) entry(b []byte, i, depth int) (int, error) {
 		return readText(b, at, "metadata.managedFields", to)
 	})
 	if err != nil || len(time) != timeLen {
+		if string(subresource) == "scale" && len(time) == 0 {
+			c.Scaler = manager
+		}
 		return end, err
 	}
 	switch bytes.Compare(time, c.Time) {
 	case 1:
-		*c = Change{Managers: append(c.Managers[:0], manager), Operation: operation, Subresource: subresource, Time: time}
+		*c = Change{Managers: append(c.Managers[:0], manager), Operation: operation, Subresource: subresource, Time: time, Scaler: c.Scaler}
 	case 0:
 		if !bytes.Equal(c.Operation, operation) {
 			c.Operation = nil

@@ -26,21 +26,25 @@ func TestChange(t *testing.T) {
 		"null":      {`null`, Change{}},
 		"an object": {`{"time":"` + new + `"}`, Change{}},
 		"text":      {`["x", 1, null, []]`, Change{}},
-		"one":       {`[` + entry("kubectl-edit", "Update", "", old) + `]`, Change{texts("kubectl-edit"), []byte("Update"), nil, []byte(old)}},
+		"one":       {`[` + entry("kubectl-edit", "Update", "", old) + `]`, Change{texts("kubectl-edit"), []byte("Update"), nil, []byte(old), nil}},
 		"the newest, not the last": {
 			`[` + entry("a", "Update", "", old) + `,` + entry("b", "Apply", "scale", new) + `,` + entry("c", "Update", "", old) + `]`,
-			Change{texts("b"), []byte("Apply"), []byte("scale"), []byte(new)},
+			Change{texts("b"), []byte("Apply"), []byte("scale"), []byte(new), nil},
 		},
 		"several": {
 			`[` + entry("a", "Update", "", new) + `,` + entry("b", "Update", "status", new) + `,` + entry("a", "Update", "status", new) + `]`,
-			Change{texts("a", "b"), []byte("Update"), nil, []byte(new)},
+			Change{texts("a", "b"), []byte("Update"), nil, []byte(new), nil},
 		},
 		"operations differ": {
 			`[` + entry("a", "Update", "status", new) + `,` + entry("b", "Apply", "status", new) + `]`,
-			Change{texts("a", "b"), nil, []byte("status"), []byte(new)},
+			Change{texts("a", "b"), nil, []byte("status"), []byte(new), nil},
 		},
-		"escaped":           {`[` + entry(`k\u0061`, "Update", "", old) + `]`, Change{texts("ka"), []byte("Update"), nil, []byte(old)}},
+		"escaped":           {`[` + entry(`k\u0061`, "Update", "", old) + `]`, Change{texts("ka"), []byte("Update"), nil, []byte(old), nil}},
 		"no time":           {`[{"manager":"a"}]`, Change{}},
+		"scaled": {
+			`[` + entry("a", "Update", "", old) + `,{"manager":"hpa","operation":"Update","subresource":"scale"},` + entry("b", "Update", "", new) + `]`,
+			Change{texts("b"), []byte("Update"), nil, []byte(new), []byte("hpa")},
+		},
 		"an odd time":       {`[` + entry("a", "Update", "", "2026-11-22T10:00:00.5Z") + `]`, Change{}},
 		"a time of numbers": {`[{"manager":"a","time":5}]`, Change{}},
 	} {
