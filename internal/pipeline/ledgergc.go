@@ -314,6 +314,7 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	b.DeleteMeta(unwatchedMeta + partition)
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
+	b.DeleteMeta(ledger.FarewellMeta + partition)
 	unwatched, err := m.ledger.FeedIDs(unwatchedInMeta + all)
 	if err != nil {
 		return err
