@@ -45,3 +45,78 @@ func TestGapTimes(t *testing.T) {
 		sub.Close()
 	})
 }
+
+// The events that the server has kept for a paused watch are old when they are read: a gap behind them
+// begins before the pause.
+func TestGapBehindAPausedWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var gaps []dynamicfactory.Gap
+		j, sub := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			Window: 1, OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		})
+		put(s, "a")
+		synctest.Wait()
+		known := time.Now()
+		time.Sleep(time.Second)
+		put(s, "b")
+		time.Sleep(10 * time.Minute)
+		put(s, "c")
+		s.Delete(configMapPath, "ns", "c")
+		s.Compact()
+		s.Cut()
+		for range 10 {
+			sub.Ack(j.seen())
+			time.Sleep(time.Second)
+		}
+		is(t, "gaps", len(gaps), 1)
+		if g := gaps[0]; !g.FromTime.Equal(known) {
+			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
+		}
+		time.Sleep(time.Minute) // what comes then is of the present again
+		put(s, "d")
+		synctest.Wait()
+		known = time.Now()
+		time.Sleep(time.Second)
+		s.Advance(1)
+		s.Compact()
+		s.Cut()
+		sub.Ack(j.seen())
+		time.Sleep(time.Minute)
+		is(t, "gaps", len(gaps), 2)
+		if g := gaps[1]; !g.FromTime.Equal(known) {
+			t.Errorf("the next gap is from %v, want %v", g.FromTime, known)
+		}
+	})
+}
+
+// A list of minutes has the state of its beginning: a gap behind it begins there.
+func TestGapBehindALongList(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(3000)...)
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case isWatch(r):
+				apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+				return true
+			case r.URL.Query().Has("continue"):
+				time.Sleep(time.Minute)
+			}
+			return false
+		})
+		var gaps []dynamicfactory.Gap
+		known := time.Now()
+		_, sub := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		})
+		<-sub.Synced()
+		s.Intercept(nil)
+		put(s, "a")
+		s.Delete(configMapPath, "ns", "a")
+		s.Compact()
+		time.Sleep(time.Minute)
+		is(t, "gaps", len(gaps), 1)
+		if g := gaps[0]; !g.FromTime.Equal(known) {
+			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
+		}
+	})
+}

@@ -277,6 +277,7 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
 		err := h.takeOver(ctx)
 		if err == nil && h.version == s.progress.Resume() {
+			s.stats.delayed()
 			return response{h, h.began, h.timeout}, nil
 		}
 		h.close()
