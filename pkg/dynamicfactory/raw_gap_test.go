@@ -120,3 +120,45 @@ func TestGapBehindALongList(t *testing.T) {
 		}
 	})
 }
+
+// TestGapBehindARestart has history lost while a watch still reads what happened before it was resumed: neither
+// the gap nor the time that is recorded for the next restart says that this is of now.
+func TestGapBehindARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		f := factory(t, s)
+		j, sub := subscribe(t, f, configMapKey)
+		snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
+		snap.Time = time.Now()
+		is(t, "known", sub.Known(j.seen()), snap.Time)
+		sub.Close()
+		for range 20 {
+			time.Sleep(time.Minute)
+			put(s, "a")
+		}
+		var gaps []dynamicfactory.Gap
+		j, sub = subscribe(t, f, configMapKey, remember(snap, dynamicfactory.DurableOptions{
+			Window: 1, OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		}))
+		for range 9 {
+			sub.Ack(j.seen())
+			synctest.Wait()
+		}
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), "110")
+		is(t, "known amid the events of before", sub.Known(j.seen()), snap.Time)
+		s.Compact()
+		s.Cut()
+		for range 20 {
+			sub.Ack(j.seen())
+			time.Sleep(time.Second)
+		}
+		is(t, "gaps", len(gaps), 1)
+		if g := gaps[0]; !g.FromTime.Equal(snap.Time) {
+			t.Errorf("the gap is from %v, want %v", g.FromTime, snap.Time)
+		}
+		time.Sleep(time.Minute)
+		s.Bookmark()
+		synctest.Wait()
+		is(t, "known", sub.Known(j.seen()), time.Now())
+	})
+}

@@ -183,6 +183,10 @@ func (s *Source) Ack(position uint64) {
 // position is durable; "" if there is none.
 func (s *Source) Checkpoint(position uint64) string { return s.progress.Checkpoint(position) }
 
+// Known returns the time up to which nothing is missing once everything up to a position is durable; zero if
+// it is not known.
+func (s *Source) Known(position uint64) time.Time { return s.progress.KnownAt(position) }
+
 // Quiet returns a version later than the complete one if its list had exactly the objects
 // that were received up to a position, and the watch has been quiet; "" otherwise. Where the
 // complete version has expired, a watch resumes from it: only events of objects that came and
@@ -471,6 +475,7 @@ func (s *Source) saw(warmStart *WarmStart) {
 func (s *Source) resume(warmStart *WarmStart) *objects {
 	list := &objects{Items: warmStart.Objects(s.progress.Next())}
 	list.ResourceVersion = warmStart.ResourceVersion
+	s.progress.Known(warmStart.Time)
 	s.took(list)
 	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(warmStart.Quiet))
 	s.saw(warmStart)
@@ -478,6 +483,7 @@ func (s *Source) resume(warmStart *WarmStart) *objects {
 	defer s.mu.Unlock()
 	s.begun = true
 	s.suspect = time.Now().Add(-probeFresh)
+	s.stats.delayed()
 	if !warmStart.Time.IsZero() {
 		s.stats.knownUntil(warmStart.Time)
 	}
@@ -495,6 +501,7 @@ func (s *Source) took(list *objects) uint64 {
 
 // listed notes a list from the server, which closes a gap.
 func (s *Source) listed(list *objects) {
+	s.progress.Known(list.began)
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun

@@ -131,14 +131,15 @@ func (t *stats) contact(count func(*Counters)) {
 }
 
 // current is contact by which the source has everything that happened until now, except soon
-// after a delay.
-func (t *stats) current(count func(*Counters)) {
+// after a delay. It returns the time up to which nothing was missed.
+func (t *stats) current(count func(*Counters)) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.contactLocked(count)
 	if t.s.LastContact.Sub(t.late) >= drainTime {
 		t.known = t.s.LastContact
 	}
+	return t.known
 }
 
 // listed is contact by a list of the state at a time.
