@@ -142,11 +142,12 @@ func (w *world) lost(path string) bool {
 	return w.lossy || w.gone && resourceOf(path) == "widgets.example.com"
 }
 
-// covered reports whether a gap says that a state may be missing.
+// covered reports whether a gap says that a state may be missing, by its versions and by its times.
 func covered(gaps []received, path string, h write) bool {
 	version, _ := strconv.ParseUint(h.version, 10, 64)
 	return slices.ContainsFunc(gaps, func(g received) bool {
-		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1])
+		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1]) &&
+			!g.Since.After(h.at) && !g.Until.Before(h.at)
 	})
 }
 

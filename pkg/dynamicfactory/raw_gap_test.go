@@ -162,3 +162,38 @@ func TestGapBehindARestart(t *testing.T) {
 		is(t, "known", sub.Known(j.seen()), time.Now())
 	})
 }
+
+// TestGapBehindAListOfThePast has history lost behind the list of a version of long ago, with which a start
+// begins: the gap begins at the time of that version.
+func TestGapBehindAListOfThePast(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		f := factory(t, s)
+		j, sub := subscribe(t, f, configMapKey)
+		snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
+		snap.Time, snap.Relist = time.Now(), true
+		sub.Close()
+		time.Sleep(20 * time.Minute)
+		put(s, "b")
+		s.Delete(configMapPath, "ns", "b")
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if isWatch(r) {
+				apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			}
+			return isWatch(r)
+		})
+		var gaps []dynamicfactory.Gap
+		j, sub = subscribe(t, f, configMapKey, remember(snap, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		}))
+		j.expect(t, "initial a")
+		is(t, "known", sub.Known(j.seen()), snap.Time)
+		s.Compact()
+		s.Intercept(nil)
+		time.Sleep(time.Minute)
+		is(t, "gaps", len(gaps), 1)
+		if g := gaps[0]; !g.FromTime.Equal(snap.Time) {
+			t.Errorf("the gap is from %v, want %v", g.FromTime, snap.Time)
+		}
+	})
+}

@@ -39,7 +39,7 @@ type objects struct {
 	metav1.TypeMeta
 	metav1.ListMeta
 	Items []runtime.Object
-	began time.Time // the list's version is not older
+	at    time.Time // nothing until then is later than the list's version; zero: it is not known
 }
 
 // DeepCopyObject returns a list of the same objects, which are immutable.
@@ -75,7 +75,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
-	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next(), list: objects{began: time.Now()}}
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next(), list: objects{at: time.Now()}}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))

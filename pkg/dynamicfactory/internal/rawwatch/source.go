@@ -457,7 +457,11 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, er
 	s.mu.Lock()
 	s.loss = gap
 	s.mu.Unlock()
+	if gap == nil {
+		list.at = warmStart.Time
+	}
 	s.listed(list)
+	s.stats.delayed()
 	return list, nil
 }
 
@@ -501,13 +505,13 @@ func (s *Source) took(list *objects) uint64 {
 
 // listed notes a list from the server, which closes a gap.
 func (s *Source) listed(list *objects) {
-	s.progress.Known(list.began)
+	s.progress.Known(list.at)
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.doubted, s.relistCause = nil, true, time.Time{}, false, ""
 	s.mu.Unlock()
-	s.stats.listed(list.began, func(t *Counters) {
+	s.stats.listed(list.at, func(t *Counters) {
 		if relist {
 			t.Relists++
 		}
