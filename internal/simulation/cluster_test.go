@@ -32,9 +32,9 @@ type write struct {
 	version string
 	made    time.Time // of the object
 	at      time.Time
-	n       int       // differs for each state
-	ready   bool      // of an addition: the daemon was ready, and is to tell of it as one
-	chosen  bool      // of an addition: a watch selected namespaces by label
+	n       int  // differs for each state
+	ready   bool // of an addition: the daemon was ready, and is to tell of it as one
+	chosen  bool // of an addition: a watch selected namespaces by label
 }
 
 // cluster is the API server and the writer's own record of what it wrote. Only the

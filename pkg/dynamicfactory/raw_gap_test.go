@@ -197,3 +197,31 @@ func TestGapBehindAListOfThePast(t *testing.T) {
 		}
 	})
 }
+
+// TestGapBehindAStall has a watch deliver what it held back for minutes, right before its history is lost: the
+// gap does not begin with these events.
+func TestGapBehindAStall(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var gaps []dynamicfactory.Gap
+		_, _ = subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		})
+		put(s, "a")
+		synctest.Wait()
+		known := time.Now()
+		s.Stall(true)
+		time.Sleep(time.Second)
+		put(s, "b")
+		time.Sleep(2 * time.Minute)
+		s.Stall(false)
+		synctest.Wait()
+		s.Advance(1)
+		s.Compact()
+		s.Cut()
+		time.Sleep(time.Minute)
+		is(t, "gaps", len(gaps), 1)
+		if g := gaps[0]; !g.FromTime.Equal(known) {
+			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
+		}
+	})
+}

@@ -74,11 +74,16 @@ type stats struct {
 	failing time.Time // since when; zero: the last attempt did not fail
 	known   time.Time // up to which nothing can have been missed: the last event, bookmark, list or check of a quiet watch
 	late    time.Time // when the last delay ended, or the pause that lasts began; zero: there was none since the last list
+	heard   time.Time // when the last event or bookmark came
 }
 
 // drainTime is the time after a delay in which events may be those that were kept for the watch
 // meanwhile: they say nothing about the present.
 const drainTime = 30 * time.Second
+
+// stallTime is the silence that counts as a delay. For most resources an API server sends a bookmark about
+// once a minute.
+const stallTime = 90 * time.Second
 
 // healthy moves to a state without a failure. It returns how long there was one.
 func (t *stats) healthy(state State) (failing time.Duration) {
@@ -140,6 +145,19 @@ func (t *stats) current(count func(*Counters)) time.Time {
 		t.known = t.s.LastContact
 	}
 	return t.known
+}
+
+// received is current for an event or a bookmark. After a long silence it may be an old one, of a watch that
+// was stalled.
+func (t *stats) received(count func(*Counters)) time.Time {
+	t.mu.Lock()
+	now := time.Now()
+	if now.Sub(t.heard) >= stallTime && now.Sub(t.known) >= stallTime {
+		t.late = now
+	}
+	t.heard = now
+	t.mu.Unlock()
+	return t.current(count)
 }
 
 // listed is contact by a list of the state at a time.

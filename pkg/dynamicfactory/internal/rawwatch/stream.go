@@ -408,7 +408,7 @@ func (w *stream) forward(e watch.Event, position uint64, v progress.Version, id 
 	s := w.source
 	s.progress.Event(v, id)
 	s.window.Take(position)
-	s.progress.Known(s.stats.current(func(t *Counters) { t.Events++ }))
+	s.progress.Known(s.stats.received(func(t *Counters) { t.Events++ }))
 	return w.send(e)
 }
 
@@ -436,7 +436,7 @@ func (w *stream) bookmark(raw []byte) error {
 		return &apiclient.UnreadableError{Err: err}
 	}
 	w.bookmarks = true
-	s.progress.Known(s.stats.current(func(t *Counters) { t.Bookmarks++ }))
+	s.progress.Known(s.stats.received(func(t *Counters) { t.Bookmarks++ }))
 	s.progress.Bookmark(progress.ParseVersion(rv))
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
