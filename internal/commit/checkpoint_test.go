@@ -580,3 +580,25 @@ func TestBeginGap(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckpointOfAFeedThatIsBehind commits what happened long ago: the checkpoint has the time of its version,
+// from which a gap would count, and keeps it while the version stays.
+func TestCheckpointOfAFeedThatIsBehind(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.liveFeed()
+	known := r.at.Add(-time.Hour)
+	i := s.acks.(*informer)
+	i.checkpoints, i.known = map[uint64]string{1: "5"}, known
+	for _, version := range []string{"6", "7"} {
+		r.commit(addedTo(s, r.Object("a", "u", version).WithPosition(1)))
+		if cp, _, err := r.c.ledger.Checkpoint(s.ID); err != nil || cp.ResourceVersion != "5" || cp.Recorded == "" || !cp.Time.Equal(known) {
+			t.Errorf("the checkpoint is %+v, %v", cp, err)
+		}
+		i.known = time.Time{}
+	}
+	i.checkpoints, i.known = map[uint64]string{1: "8"}, r.at.Add(time.Hour) // the clock was set back
+	r.commit(addedTo(s, r.Object("a", "u", "9").WithPosition(2)))
+	if cp, _, err := r.c.ledger.Checkpoint(s.ID); err != nil || cp.ResourceVersion != "8" || !cp.Time.Equal(r.at) {
+		t.Errorf("the checkpoint is %+v, %v", cp, err)
+	}
+}

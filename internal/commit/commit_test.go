@@ -226,6 +226,7 @@ type informer struct {
 	quiet       string
 	acked       uint64
 	watching    time.Time
+	known       time.Time
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -238,6 +239,8 @@ func (i *informer) Checkpoint(position uint64) (version string) {
 	}
 	return version
 }
+
+func (i *informer) Known(uint64) time.Time { return i.known }
 
 func (i *informer) Quiet(uint64) string { return i.quiet }
 

@@ -461,6 +461,13 @@ func (g *group) putCheckpoints() error {
 			continue
 		}
 		now.Time = g.c.cfg.Now()
+		known := sub.Known(s.position)
+		if known.IsZero() && version == s.saved.ResourceVersion {
+			known = s.saved.Time
+		}
+		if now.Quiet == "" && version != "" && !known.IsZero() && known.Before(now.Time) {
+			now.Time = known
+		}
 		s.saved = now
 		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(s.saved))
 	}

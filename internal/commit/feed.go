@@ -91,6 +91,8 @@ type Acknowledger interface {
 	// Checkpoint returns the version to resume from when everything up to the position
 	// is committed; "": there is none yet.
 	Checkpoint(position uint64) string
+	// Known returns the time up to which nothing is missing by that version; zero: it is not known.
+	Known(position uint64) time.Time
 	// Quiet returns a later version that shows no difference, for where that of Checkpoint
 	// has expired; "": there is none.
 	Quiet(position uint64) string

@@ -88,10 +88,11 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	return g.report(s, gap, at)
 }
 
-// short reports whether a gap is not reported if its list shows no difference.
+// short reports whether a gap is not reported if its list shows no difference. The monotonic
+// clock does not count the time in which the machine is suspended.
 func short(gap *dynamicfactory.Gap) bool {
-	d := gap.ToTime.Sub(gap.FromTime)
-	return !gap.FromTime.IsZero() && d >= 0 && d <= quietGap // negative: the clock was set back
+	d, wall := gap.ToTime.Sub(gap.FromTime), gap.ToTime.Round(0).Sub(gap.FromTime.Round(0))
+	return !gap.FromTime.IsZero() && d >= 0 && max(d, wall) <= quietGap // negative: the clock was set back
 }
 
 // settle ends the lists that are taken in completely.

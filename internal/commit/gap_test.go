@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -74,6 +75,28 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 				t.Errorf("the gap is %+v", g)
 			}
 		})
+	}
+}
+
+// TestGapOfASuspendedMachine has a machine sleep amid a gap: its monotonic clock stood still meanwhile.
+func TestGapOfASuspendedMachine(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+	r.Expect("added a u1 1")
+	from := time.Now()
+	to := from.Add(time.Second)
+	const second = 1 << 30                                                    // of the wall clock within a time with both
+	*(*uint64)(unsafe.Pointer(&to)) += uint64(time.Hour/time.Second) * second // nothing else sets one clock alone
+	if to.Sub(from) != time.Second || !to.Round(0).After(from.Add(time.Hour)) {
+		t.Fatalf("from %v to %v", from, to)
+	}
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: from, ToTime: to, Position: 2}},
+		updatedIn(s, r.Object("a", "u1", "1").WithPosition(2), nil),
+	)
+	if g := r.Expect("gap   ")[0].Gap; g.Cause != dynamicfactory.CauseExpired {
+		t.Errorf("the gap is %+v", g)
 	}
 }
 

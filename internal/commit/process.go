@@ -271,6 +271,9 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 		}
 		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), nsLabels)
 		s, ok := h.Selection(o.t, o.before, o.after, nsLabels)
+		if !ok && o.t == event.Deleted {
+			s, ok = h.Selection(o.t, o.last, nil, nsLabels) // the watch has it as it was recorded
+		}
 		h.Watch.Filter.Judged(ok)
 		if ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)

@@ -437,3 +437,20 @@ func TestIDsOfNamesakes(t *testing.T) {
 		t.Errorf("%d ids of four objects", len(ids))
 	}
 }
+
+// TestDeletedInAnotherState deletes an object whose last state, which was not observed, a watch does not
+// select. The watch was given the one before, and its end.
+func TestDeletedInAnotherState(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) {
+		w.Selection = plan.Selection{Labels: "tier=web"}
+		var err error
+		if w.Filter, err = w.Selection.Filter(); err != nil {
+			t.Fatal(err)
+		}
+	}))
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u1", "1", "web")), addedTo(s, r.Object("b", "u2", "2", "db")))
+	r.Expect("added a u1 1")
+	r.commit(deletedFrom(s, r.Object("a", "u1", "4", "db")), deletedFrom(s, r.Object("b", "u2", "5", "db")))
+	r.Expect("deleted a u1 4")
+}

@@ -151,6 +151,9 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	for _, s := range start {
+		if _, over, err := c.store.Meta(ledger.FarewellMeta + s.Partition); err == nil && over {
+			b.DeleteMeta(ledger.FarewellMeta + s.Partition) // the feed records objects
+		}
 		wide := s.Partition + "#"
 		if s.ID != wide {
 			// Narrower than before: what the whole had complete, the part has too.

@@ -275,6 +275,7 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 	}
 	if j.damaged {
 		j.feed.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported")
+		g.batch.PutMeta(ledger.FarewellMeta+j.feed.Partition, []byte("{}"))
 		err = g.gap(j.feed, j.at, &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: j.newest, ToTime: j.at}, nil)
 	}
 	return false, errors.Join(err, g.reportWaiting(j.feed))

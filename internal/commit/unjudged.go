@@ -130,7 +130,7 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	case !noted:
 		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}
 		if sub, p := s.informer(), o.subject().Position(); u.From == "" && sub != nil && p > 0 {
-			u.From = sub.Checkpoint(p - 1) // the first list's, with which it is committed
+			u.From, u.FromTime = sub.Checkpoint(p-1), sub.Known(p-1) // the first list's, with which it is committed
 		}
 		if u.FromTime.IsZero() {
 			u.FromTime = at

@@ -122,6 +122,25 @@ func checkLate(r *rig, want []string) {
 	}
 }
 
+// TestTimeOfLateNamespaceOfAFirstList loses a change behind the first list, which is committed with it, in a
+// namespace that is not seen: the gap begins with the list.
+func TestTimeOfLateNamespaceOfAFirstList(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	s.synced = false
+	listed := r.at.Add(-time.Minute)
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 1}, checkpoints: map[uint64]string{1: "9"}, known: listed})
+	r.commit(
+		listedBy(s, r.Object("a", "u1", "3").WithPosition(1)),
+		deletedFrom(s, r.Object("a", "u1", "11").WithPosition(2)), &feedSynced{feed: s},
+	)
+	r.commit(&namespaceSeen{obj: r.namespace("8", "prod")})
+	r.commit()
+	if g := r.Expect("gap   ")[0].Gap; g.FromResourceVersion != "9" || !g.From.Equal(listed) {
+		t.Errorf("the gap is %+v", g)
+	}
+}
+
 // TestNamespaceNeverSeen has objects come and go in a namespace that is deleted before it
 // was seen.
 func TestNamespaceNeverSeen(t *testing.T) {

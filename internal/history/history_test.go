@@ -209,6 +209,7 @@ func (stream) Ack(uint64)                            {}
 func (s stream) Checkpoint(uint64) string            { return strconv.FormatInt(s.w.shown.Load(), 10) }
 func (stream) Watch() (w dynamicfactory.WatchStatus) { return w }
 
+func (stream) Known(uint64) time.Time              { return time.Time{} }
 func (stream) Quiet(uint64) string                 { return "" }
 func (stream) Informer() cache.SharedIndexInformer { return objects{} }
 func (s stream) NextList(position uint64, _ bool) (l dynamicfactory.List, ok bool) {

@@ -30,7 +30,7 @@ type Checkpoint struct {
 	Listing         *Listing            `json:"listing,omitempty"`  // a list that is committed in part
 	Gap             *dynamicfactory.Gap `json:"gap,omitempty"`      // is reported if the rest of the list has a difference
 	Forgot          bool                `json:"forgot,omitempty"`   // what was recorded before the list cannot be read, which is not reported yet
-	Time            time.Time           `json:"time"`
+	Time            time.Time           `json:"time"`               // up to which nothing is missing by the version, or Quiet
 
 	// HistorySince is the time since when every change that the feed recorded is in the
 	// history; zero: not now.

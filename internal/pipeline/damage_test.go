@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
@@ -229,5 +232,48 @@ func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
 	l.synced()
 	if gaps := fmt.Sprint(l.log()[""]); gaps != "[gap unreadable]" {
 		t.Errorf("the gaps are %s", gaps)
+	}
+}
+
+// TestFarewellCutShort cuts the power at each write after a definition is gone of whose recorded objects one
+// is damaged: the gap that stands for its deletion is reported once.
+func TestFarewellCutShort(t *testing.T) {
+	const never = 1 << 40
+	for n, over := int64(0), false; !over; n++ {
+		t.Run(fmt.Sprint("write ", n), func(t *testing.T) {
+			api := apitest.New(t)
+			api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+			api.Put(widgetPath, "ns", "a", nil)
+			api.Put(widgetPath, "ns", "b", nil)
+			disk, fault := vfs.NewCrashableMem(), &brittle{}
+			fault.left.Store(never)
+			resolver := serving(widgets)
+			l := runLive(t, "store", store.Options{FS: errorfs.Wrap(disk, fault)}, api, resolver)
+			l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+			eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+			l.defined("widgets.example.com")
+			b := l.store.NewBatch()
+			b.PutState("widgets.example.com", ledger.Key("ns", "b"), []byte("damaged"))
+			if err := l.store.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+			fault.left.Store(n)
+			api.Unserve(widgetPath)
+			resolver.set()
+			eventually(t, "the end", func() bool { over = len(l.store.Partitions()) == 0; return over || fault.failed.Load() })
+			over = over && !fault.failed.Load()
+			fault.left.Store(never)
+			if !over {
+				if err := <-l.ended; !errors.Is(err, ledger.ErrStore) {
+					t.Errorf("the pipeline ends with %v", err)
+				}
+				l.ended <- nil
+			}
+			l.stop()
+			l = runLive(t, "store", store.Options{FS: disk.CrashClone(vfs.CrashCloneCfg{})}, api, serving())
+			l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+			eventually(t, "the farewell is over", func() bool { return len(l.store.Partitions()) == 0 })
+			l.becomes(history{"a": {"sync 101", "deleted 101 unknown"}, "b": {"sync 102"}, "": {"gap unreadable"}})
+		})
 	}
 }

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -87,10 +88,18 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 	return ledger.StoreError(m.store.Commit(b), "note unwatched resources")
 }
 
-// parts are the parts of the ledger, with those that have a checkpoint alone, as no object was recorded.
+// parts are the parts of the ledger, with those that have a checkpoint alone, as no object was recorded, or
+// a note alone, as their removal was interrupted.
 func (m *Manager) parts() ([]string, error) {
 	parts := m.store.Partitions()
-	err := m.ledger.Checkpoints(func(feed string, _ ledger.Checkpoint) error {
+	err := m.store.ScanMeta(unwatchedMeta, func(key string, _ []byte) error {
+		parts = append(parts, strings.TrimPrefix(key, unwatchedMeta))
+		return nil
+	})
+	if err != nil {
+		return nil, ledger.StoreError(err, "scan notes of unwatched resources")
+	}
+	err = m.ledger.Checkpoints(func(feed string, _ ledger.Checkpoint) error {
 		p, _ := ledger.SplitFeed(feed)
 		parts = append(parts, p)
 		return nil
@@ -206,6 +215,9 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		if ns == "" {
 			prefix, gone = "", func(in string) bool { return in != "" && !running[in] && !own[all+in] }
 		}
+		if err := m.dropCheckpoints(partition, id, all); err != nil { // all: or a watch of the namespace resumes by it
+			return err
+		}
 		n, err := m.deleteStates(partition, prefix, gone)
 		if err != nil {
 			return err
@@ -216,8 +228,6 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		}
 		b := m.store.NewBatch()
 		b.DeleteMeta(unwatchedInMeta + id)
-		b.DeleteMeta(ledger.CheckpointMeta(id))
-		b.DeleteMeta(ledger.CheckpointMeta(all)) // or a watch of the namespace resumes by it
 		ledger.DropSelections(b, id, given[id])
 		if err := m.store.Commit(b); err != nil {
 			return ledger.StoreError(err, "expire %s", id)
@@ -266,26 +276,51 @@ func (m *Manager) expireNotes(partition string, in func(namespace string) bool) 
 	return errors.Join(ended, err)
 }
 
-// dropPartition removes a part of the ledger and all that is noted of it. The
-// checkpoints go first: one without the states that belong to it would have a watch
-// resume and miss everything before. That of a farewell has no version, and stays if farewell is set.
-func (m *Manager) dropPartition(partition string, farewell bool) error {
+// dropCheckpoints removes checkpoints of a part of the ledger whose states are about to be deleted: one without
+// the states that belong to it would have a watch resume and miss everything before. The notes by which
+// the states are deleted, and those of what watches were given of them, go after the states: what a crash
+// leaves is deleted by the next look, or is as it was.
+func (m *Manager) dropCheckpoints(partition string, ids ...string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
+	for _, id := range ids {
+		b.DeleteMeta(ledger.CheckpointMeta(id))
+	}
+	return ledger.StoreError(m.store.Commit(b), "expire %s", partition)
+}
+
+// dropPartition removes a part of the ledger and all that is noted of it. The checkpoint of a farewell has no
+// version, and stays if farewell is set.
+func (m *Manager) dropPartition(partition string, farewell bool) error {
 	all := ledger.FeedID(partition, "")
+	checkpoints, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
+	if err != nil {
+		return err
+	}
+	if farewell {
+		delete(checkpoints, all)
+	}
+	if err := m.dropCheckpoints(partition, slices.Collect(maps.Keys(checkpoints))...); err != nil {
+		return err
+	}
+	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
+		return err
+	}
+	if err := m.store.DeletePartition(partition); err != nil {
+		return ledger.StoreError(err, "expire %s", partition)
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
 	b.DeleteMeta(unwatchedMeta + partition)
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
-	for _, prefix := range []string{unwatchedInMeta, ledger.CheckpointMeta("")} {
-		ids, err := m.ledger.FeedIDs(prefix + all)
-		if err != nil {
-			return err
-		}
-		for id := range ids {
-			if key := prefix + id; !farewell || key != ledger.CheckpointMeta(all) {
-				b.DeleteMeta(key)
-			}
-		}
+	b.DeleteMeta(ledger.FarewellMeta + partition)
+	unwatched, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	if err != nil {
+		return err
+	}
+	for id := range unwatched {
+		b.DeleteMeta(unwatchedInMeta + id)
 	}
 	given, err := m.ledger.Selections()
 	if err != nil {
@@ -296,13 +331,7 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 			ledger.DropSelections(b, id, watches)
 		}
 	}
-	if err := m.store.Commit(b); err != nil {
-		return ledger.StoreError(err, "expire %s", partition)
-	}
-	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
-		return err
-	}
-	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
+	return ledger.StoreError(m.store.Commit(b), "expire %s", partition)
 }
 
 // expired reports whether a note is older than kept, by the clock of what expires.

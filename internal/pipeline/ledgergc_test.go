@@ -1,11 +1,14 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/internal/apitest"
@@ -183,4 +186,55 @@ func TestWaitingVersionKeepsItsStates(t *testing.T) {
 	api.Delete(path, "ns", "goes")
 	resolver.set(widgets, widgetsV2)
 	l.becomes(history{"stays": {"sync 101"}, "goes": {"sync 102", "deleted 103"}})
+}
+
+// TestExpiryCutShort cuts the power at each write of an expiry. Another watch that covers the objects after
+// that is given them, whatever is left.
+func TestExpiryCutShort(t *testing.T) {
+	const never = 1 << 40
+	for name, rest := range map[string]plan.Watch{
+		"resource": watchOf("w", nil, "nodes"), "namespace": watchOf("w", only("ns"), "pods"),
+	} {
+		for _, kept := range []time.Duration{time.Hour, 100 * time.Hour} { // after the start
+			for n, over := int64(0), false; !over; n++ {
+				t.Run(fmt.Sprintf("%s, kept %v, write %d", name, kept, n), func(t *testing.T) {
+					api := apitest.New(t)
+					api.Serve(podPath, "v1", "Pod")
+					api.Put(podPath, "ns", "a", nil)
+					api.Put(podPath, "other", "b", nil)
+					disk, fault := vfs.NewCrashableMem(), &brittle{}
+					fault.left.Store(never)
+					l := runLive(t, "store", store.Options{FS: errorfs.Wrap(disk, fault)}, api, served{pods})
+					l.apply(l.state(watchOf("w", only("ns", "other"), "pods")))
+					eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+					rest.Fingerprint = "rest"
+					l.apply(l.state(rest))
+					l.forget()
+					l.age("unwatched", 2*time.Hour)
+					fault.left.Store(n)
+					err := l.m.call(t.Context(), func(context.Context) error {
+						err := l.m.forgetUnwatched()
+						if err != nil {
+							l.m.fail(err)
+						}
+						return err
+					})
+					fault.left.Store(never)
+					if over = !fault.failed.Load(); !over {
+						if end := <-l.ended; !errors.Is(err, ledger.ErrStore) || !errors.Is(end, ledger.ErrStore) {
+							t.Errorf("the expiry ends with %v, the pipeline with %v", err, end)
+						}
+						l.ended <- nil
+					}
+					l.stop()
+					l = runLive(t, "store", store.Options{FS: disk.CrashClone(vfs.CrashCloneCfg{})}, api, served{pods})
+					next := l.state(watchOf("v", only("ns", "other"), "pods"))
+					next.Store.RetentionMaxAge = kept
+					l.apply(next)
+					l.becomes(history{"a": {"sync 101", "sync 101"}, "b": {"sync 102", "sync 102"}})
+					eventually(t, "recorded", func() bool { return len(l.states("pods")) == 2 })
+				})
+			}
+		}
+	}
 }

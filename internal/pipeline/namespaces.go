@@ -79,6 +79,14 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			}
 			continue
 		}
+		if _, over, err := m.store.Meta(ledger.FarewellMeta + p); err != nil {
+			return false, ledger.StoreError(err, "note of the farewell of %s", p)
+		} else if over { // the process ended behind it
+			if err := m.dropPartition(p, true); err != nil {
+				return false, err
+			}
+			continue
+		}
 		if m.blind(st, p) {
 			again = true // the watches concerned are not known yet
 			continue

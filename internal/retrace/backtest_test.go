@@ -55,7 +55,8 @@ func (stream) Checkpoint(uint64) string { return "" }
 func (stream) Watch() dynamicfactory.WatchStatus {
 	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching}
 }
-func (stream) Quiet(uint64) string { return "" }
+func (stream) Known(uint64) time.Time { return time.Time{} }
+func (stream) Quiet(uint64) string    { return "" }
 
 func (stream) NextList(uint64, bool) (l dynamicfactory.List, ok bool) { return l, false }
 func (stream) Informer() cache.SharedIndexInformer                    { return noObjects{} }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -144,11 +145,15 @@ func (w *world) lost(path string) bool {
 	return w.lossy || w.gone && resourceOf(path) == "widgets.example.com"
 }
 
-// covered reports whether a gap says that a state may be missing.
+// stalled is how late a gap may begin: a watch that is silent for a shorter time is not taken for a stalled one.
+const stalled = 90 * time.Second
+
+// covered reports whether a gap says that a state may be missing, by its versions and by its times.
 func covered(gaps []received, path string, h write) bool {
 	version, _ := strconv.ParseUint(h.version, 10, 64)
 	return slices.ContainsFunc(gaps, func(g received) bool {
-		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1])
+		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1]) &&
+			!g.Since.After(h.at.Add(stalled)) && !g.Until.Before(h.at)
 	})
 }
 

@@ -31,9 +31,10 @@ type write struct {
 	uid     string
 	version string
 	made    time.Time // of the object
-	n       int       // differs for each state
-	ready   bool      // of an addition: the daemon was ready, and is to tell of it as one
-	chosen  bool      // of an addition: a watch selected namespaces by label
+	at      time.Time
+	n       int  // differs for each state
+	ready   bool // of an addition: the daemon was ready, and is to tell of it as one
+	chosen  bool // of an addition: a watch selected namespaces by label
 }
 
 // cluster is the API server and the writer's own record of what it wrote. Only the
@@ -117,7 +118,7 @@ func (c *cluster) put(resource, namespace, name string) {
 		"metadata": map[string]any{"namespace": namespace, "name": name, "uid": w.uid, "creationTimestamp": w.made.UTC().Format(time.RFC3339)},
 		"spec":     map[string]any{"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n},
 	})
-	w.version = c.Version()
+	w.version, w.at = c.Version(), time.Now()
 	c.history[key] = append(c.history[key], w)
 }
 
@@ -128,7 +129,7 @@ func (c *cluster) delete(resource, namespace, name string) {
 		return
 	}
 	c.Delete(paths[resource], namespace, name)
-	last.verb, last.version = "deleted", c.Version()
+	last.verb, last.version, last.at = "deleted", c.Version(), time.Now()
 	c.history[key] = append(c.history[key], last)
 }
 

@@ -25,6 +25,7 @@ type received struct {
 	Unknown, Repair        bool
 	Gap                    string // the cause
 	From, To               uint64 // versions, of a gap
+	Since, Until           time.Time
 	In                     string // its namespace
 }
 
@@ -87,7 +88,7 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 		default:
 			s.events = append(s.events, got)
 			if s.life.world.verbose {
-				fmt.Fprintf(os.Stderr, "%s      %s: %s %s@%s %s %s %d-%d\n", time.Now().Format("15:04:05.000"), s.name, got.Type, got.Path, got.Version, got.Selection, got.Gap, got.From, got.To)
+				fmt.Fprintf(os.Stderr, "%s      %s: %s %s@%s %s %s %d-%d %s-%s\n", time.Now().Format("15:04:05.000"), s.name, got.Type, got.Path, got.Version, got.Selection, got.Gap, got.From, got.To, got.Since.Format("15:04:05.000"), got.Until.Format("15:04:05.000"))
 			}
 		}
 	}
@@ -114,6 +115,7 @@ func receive(e *event.Event) received {
 		got.Gap, got.In = e.Gap.Cause, e.Gap.Namespace
 		got.From, _ = strconv.ParseUint(e.Gap.FromResourceVersion, 10, 64)
 		got.To, _ = strconv.ParseUint(e.Gap.ToResourceVersion, 10, 64)
+		got.Since, got.Until = e.Gap.From, e.Gap.To
 	}
 	if len(e.Object) > 0 && !json.Valid(e.Object) {
 		panic(fmt.Sprintf("the object of %s is %q", e.ID, e.Object))

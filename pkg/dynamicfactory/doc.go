@@ -53,7 +53,9 @@
 // list namespaces for this. Without it each informer lists one of its own objects instead,
 // as informers of events always do. Versions that are not numbers are only compared for
 // equality, and such rollbacks are not detected. Those of a resource with a storage of its
-// own whose versions are behind the others are detected by its bookmarks or its next list.
+// own whose versions are behind the others are detected by its bookmarks or its next list. A
+// backup that is restored at a higher version shows by its history, which has expired, and
+// objects that are older than before, or had been deleted.
 //
 // A source without bookmarks that is quiet for two minutes lists the metadata of its
 // resource once a minute, ten pages at most. If the list has exactly the cached objects,

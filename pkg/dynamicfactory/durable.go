@@ -121,6 +121,13 @@ func (s *DurableSubscription) Checkpoint(position uint64) string {
 	return s.informer.source.Checkpoint(position)
 }
 
+// Known returns the time of the version that Checkpoint returns for a position, which a subscriber records
+// with it (WarmStart.Time): nothing that happened until then is missing. It is zero if it is not known.
+// It may be long ago where the watch or the subscriber is behind.
+func (s *DurableSubscription) Known(position uint64) time.Time {
+	return s.informer.source.Known(position)
+}
+
 // Quiet returns, for a resource without bookmarks that has been quiet for minutes, a version
 // later than that of Checkpoint: the list at that version had exactly the objects of all
 // notifications up to the position. A subscriber that records both versions resumes from

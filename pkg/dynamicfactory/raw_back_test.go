@@ -473,3 +473,41 @@ func TestVersionsOutOfOrder(t *testing.T) {
 		is(t, "objects", sub.Status().Objects, 0)
 	})
 }
+
+// A backup that is restored at a higher version, and without history, as etcd's tool advises: an object
+// that had been deleted is there again.
+func TestRollbackAtAHigherVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a", "b")
+		var gaps []string
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+		backup := s.Save()
+		s.Delete(configMapPath, "ns", "a")
+		s.Bookmark()
+		synctest.Wait()
+		j.expect(t, "initial a", "initial b", "delete a")
+		s.Restore(backup)
+		s.Advance(1000)
+		s.Compact()
+		s.Cut()
+		time.Sleep(time.Minute)
+		j.expect(t, "add a", "update b")
+		is(t, "gaps", strings.Join(gaps, ";"), "rollback103 1102")
+	})
+}
+
+// A list that makes up for expired history beside a cache that has taken in everything is no rollback, nor is
+// one with an object that could not be read before.
+func TestExpiredIsNoRollback(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Inject(configMapPath, "ADDED", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"ns","name":"late","uid":"u","resourceVersion":"101"},"data":7x}`)
+		var gaps []string
+		_, _ = subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)})
+		time.Sleep(time.Minute)
+		put(s, numbered(600)...)
+		s.Compact()
+		s.Cut()
+		time.Sleep(time.Minute)
+		is(t, "gaps", gaps[len(gaps)-1][:len("expired")], "expired")
+	})
+}

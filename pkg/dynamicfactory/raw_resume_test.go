@@ -418,6 +418,35 @@ func TestForeignClusterBehindAWatch(t *testing.T) {
 	}
 }
 
+// TestForeignClusterBehindAProbe has another cluster take over right after the cluster was asked for, so
+// that a list relies on that answer: no list is of that cluster, the first one included.
+func TestForeignClusterBehindAProbe(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		f := factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil }))
+		j, sub := subscribe(t, f, configMapKey)
+		time.Sleep(time.Minute)
+		if err := f.CheckCluster(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		s.Mute(true) // the established watch is of the former cluster
+		s.SetUID("cluster-2")
+		s.Delete(configMapPath, "ns", "a")
+		put(s, "a")
+		sub.Relist("test")
+		late, _ := subscribe(t, f, configMapKey)
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a")
+		late.expect(t)
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+		s.SetUID("cluster-1")
+		time.Sleep(time.Minute)
+		j.expect(t, "update a")
+		late.expect(t, "initial a")
+	})
+}
+
 func TestWarmStartFails(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
@@ -36,10 +37,11 @@ type Progress struct {
 	quiet    Version    // a later one that showed no difference; see Quiet
 	open     Version    // the version of the last event, unless it is complete
 	openUpTo uint64
-	openSeen []uint64 // the received events of the open version
-	earlier  Version  // see Saw
-	marks    []mark   // ascending in upTo
-	lists    []listed // not acknowledged; ascending in end
+	openSeen []uint64  // the received events of the open version
+	earlier  Version   // see Saw
+	known    time.Time // see Known
+	marks    []mark    // ascending in upTo
+	lists    []listed  // not acknowledged; ascending in end
 }
 
 // listed is a list that ends at a position.
@@ -53,6 +55,7 @@ type listed struct {
 type mark struct {
 	version Version
 	upTo    uint64
+	known   time.Time // nothing up to then is later than the version
 }
 
 // New returns a Progress at position 0.
@@ -233,7 +236,7 @@ func (p *Progress) completeLocked(v Version) {
 
 func (p *Progress) markLocked(v Version, upTo uint64) {
 	if n := len(p.marks); n > 0 && p.marks[n-1].upTo == upTo {
-		p.marks[n-1].version = v
+		p.marks[n-1].version, p.marks[n-1].known = v, p.known
 		return
 	}
 	if len(p.marks) >= maxMarks {
@@ -244,7 +247,7 @@ func (p *Progress) markLocked(v Version, upTo uint64) {
 		}
 		p.marks = kept
 	}
-	p.marks = append(p.marks, mark{v, upTo})
+	p.marks = append(p.marks, mark{v, upTo, p.known})
 }
 
 // Resume is the version from which a watch misses nothing.
@@ -284,6 +287,24 @@ func (p *Progress) Checkpoint(position uint64) string {
 		return p.marks[i].version.String()
 	}
 	return ""
+}
+
+// Known notes the time up to which everything has been received.
+func (p *Progress) Known(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = at
+}
+
+// KnownAt returns the time up to which nothing is missing once everything up to a position is durable; zero if
+// it is not known.
+func (p *Progress) KnownAt(position uint64) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.findLocked(position); i >= 0 {
+		return p.marks[i].known
+	}
+	return time.Time{}
 }
 
 // Acknowledged drops the marks and lists before an acknowledged position.

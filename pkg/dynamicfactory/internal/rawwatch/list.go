@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,6 +39,7 @@ type objects struct {
 	metav1.TypeMeta
 	metav1.ListMeta
 	Items []runtime.Object
+	at    time.Time // nothing until then is later than the list's version; zero: it is not known
 }
 
 // DeepCopyObject returns a list of the same objects, which are immutable.
@@ -73,7 +75,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
-	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next()}
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next(), list: objects{at: time.Now()}}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
@@ -112,7 +114,28 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		return nil, err
 	}
 	b.unite()
+	if err := s.ofThisCluster(ctx, &b.list); err != nil {
+		return nil, err
+	}
 	return &b.list, nil
+}
+
+// ofThisCluster returns an error if a list is of a foreign cluster that took over after the probe before
+// the list. A list with a known object is not.
+func (s *Source) ofThisCluster(ctx context.Context, list *objects) error {
+	known := func(item runtime.Object) bool {
+		o, ok := item.(metav1.Object)
+		if !ok || o.GetUID() == "" {
+			return false
+		}
+		before, ok := s.knownObject(o.GetNamespace(), o.GetName()).(metav1.Object)
+		return ok && before.GetUID() == o.GetUID()
+	}
+	if !s.cfg.Prober.Guarded() || slices.ContainsFunc(list.Items, known) {
+		return nil
+	}
+	_, err := s.cfg.Prober.Version(ctx, time.Now())
+	return err
 }
 
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (rawjson.ListMeta, error) {

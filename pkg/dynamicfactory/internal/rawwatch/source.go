@@ -183,6 +183,10 @@ func (s *Source) Ack(position uint64) {
 // position is durable; "" if there is none.
 func (s *Source) Checkpoint(position uint64) string { return s.progress.Checkpoint(position) }
 
+// Known returns the time up to which nothing is missing once everything up to a position is durable; zero if
+// it is not known.
+func (s *Source) Known(position uint64) time.Time { return s.progress.KnownAt(position) }
+
 // Quiet returns a version later than the complete one if its list had exactly the objects
 // that were received up to a position, and the watch has been quiet; "" otherwise. Where the
 // complete version has expired, a watch resumes from it: only events of objects that came and
@@ -312,8 +316,9 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 // freshList reads a list that is not older than what the server has sent before. It returns
 // an older one with back if the server's versions went backwards. Otherwise one server of
 // several is behind for a moment: its list lacks objects that were not deleted. A list of a
-// later version with an object that is older than the cached one is of a server that was
-// set back, too. Before the first list, the recorded objects stand for the cached ones.
+// later version with an object that is older than the cached one, or that had been deleted, is of a
+// server that was set back, too: a backup is best restored at a higher version, without history. Before
+// the first list, the recorded objects stand for the cached ones.
 func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err error) {
 	seen := s.progress.Seen()
 	var wait apiclient.Backoff
@@ -323,7 +328,11 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 			return nil, false, err
 		}
 		if !progress.Older(list.ResourceVersion, seen) {
-			return list, s.wasNewer(list), nil
+			back = s.wasNewer(list)
+			if !back {
+				back, err = s.hasReturned(ctx, list)
+			}
+			return list, back, err
 		}
 		if back, err = s.ownBehind(ctx, seen); err != nil || back {
 			return list, back, err
@@ -345,6 +354,33 @@ func (s *Source) wasNewer(list *objects) bool {
 		known, ok := s.knownObject(o.GetNamespace(), o.GetName()).(metav1.Object)
 		return ok && progress.Older(o.GetResourceVersion(), known.GetResourceVersion())
 	})
+}
+
+// hasReturned reports whether a list that makes up for expired history has an object that is not
+// cached although it is older than the version that was complete before.
+func (s *Source) hasReturned(ctx context.Context, list *objects) (bool, error) {
+	s.mu.Lock()
+	expired := s.begun && s.loss != nil && s.loss.Cause == CauseExpired
+	s.mu.Unlock()
+	if !expired || s.cfg.Known == nil {
+		return false, nil
+	}
+	complete := s.progress.Resume()
+	returned := func(item runtime.Object) bool {
+		o, ok := item.(metav1.Object)
+		if !ok || !progress.Older(o.GetResourceVersion(), complete) {
+			return false
+		}
+		_, skipped := s.skipped[[2]string{o.GetNamespace(), o.GetName()}]
+		return !skipped && s.knownObject(o.GetNamespace(), o.GetName()) == nil
+	}
+	if !slices.ContainsFunc(list.Items, returned) {
+		return false, nil
+	}
+	if err := apiclient.Sleep(ctx, confirmAfter); err != nil { // the cache may be behind what was forwarded
+		return false, err
+	}
+	return slices.ContainsFunc(list.Items, returned), nil
 }
 
 // knownObject returns the cached object of a name, before the first list the recorded one; nil
@@ -421,7 +457,11 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, er
 	s.mu.Lock()
 	s.loss = gap
 	s.mu.Unlock()
+	if gap == nil {
+		list.at = warmStart.Time
+	}
 	s.listed(list)
+	s.stats.delayed()
 	return list, nil
 }
 
@@ -439,6 +479,7 @@ func (s *Source) saw(warmStart *WarmStart) {
 func (s *Source) resume(warmStart *WarmStart) *objects {
 	list := &objects{Items: warmStart.Objects(s.progress.Next())}
 	list.ResourceVersion = warmStart.ResourceVersion
+	s.progress.Known(warmStart.Time)
 	s.took(list)
 	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(warmStart.Quiet))
 	s.saw(warmStart)
@@ -446,6 +487,7 @@ func (s *Source) resume(warmStart *WarmStart) *objects {
 	defer s.mu.Unlock()
 	s.begun = true
 	s.suspect = time.Now().Add(-probeFresh)
+	s.stats.delayed()
 	if !warmStart.Time.IsZero() {
 		s.stats.knownUntil(warmStart.Time)
 	}
@@ -463,12 +505,13 @@ func (s *Source) took(list *objects) uint64 {
 
 // listed notes a list from the server, which closes a gap.
 func (s *Source) listed(list *objects) {
+	s.progress.Known(list.at)
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.doubted, s.relistCause = nil, true, time.Time{}, false, ""
 	s.mu.Unlock()
-	s.stats.current(func(t *Counters) {
+	s.stats.listed(list.at, func(t *Counters) {
 		if relist {
 			t.Relists++
 		}

@@ -73,7 +73,17 @@ type stats struct {
 	s       Status
 	failing time.Time // since when; zero: the last attempt did not fail
 	known   time.Time // up to which nothing can have been missed: the last event, bookmark, list or check of a quiet watch
+	late    time.Time // when the last delay ended, or the pause that lasts began; zero: there was none since the last list
+	heard   time.Time // when the last event or bookmark came
 }
+
+// drainTime is the time after a delay in which events may be those that were kept for the watch
+// meanwhile: they say nothing about the present.
+const drainTime = 30 * time.Second
+
+// stallTime is the silence that counts as a delay. For most resources an API server sends a bookmark about
+// once a minute.
+const stallTime = 90 * time.Second
 
 // healthy moves to a state without a failure. It returns how long there was one.
 func (t *stats) healthy(state State) (failing time.Duration) {
@@ -81,6 +91,7 @@ func (t *stats) healthy(state State) (failing time.Duration) {
 	defer t.mu.Unlock()
 	if !t.failing.IsZero() {
 		failing = max(time.Since(t.failing), 1)
+		t.late = time.Now()
 	}
 	t.failing = time.Time{}
 	t.moveLocked(state, "", "")
@@ -124,12 +135,37 @@ func (t *stats) contact(count func(*Counters)) {
 	t.contactLocked(count)
 }
 
-// current is contact by which the source has everything that happened until now.
-func (t *stats) current(count func(*Counters)) {
+// current is contact by which the source has everything that happened until now, except soon
+// after a delay. It returns the time up to which nothing was missed.
+func (t *stats) current(count func(*Counters)) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.contactLocked(count)
-	t.known = t.s.LastContact
+	if t.s.LastContact.Sub(t.late) >= drainTime {
+		t.known = t.s.LastContact
+	}
+	return t.known
+}
+
+// received is current for an event or a bookmark. After a long silence it may be an old one, of a watch that
+// was stalled.
+func (t *stats) received(count func(*Counters)) time.Time {
+	t.mu.Lock()
+	now := time.Now()
+	if now.Sub(t.heard) >= stallTime && now.Sub(t.known) >= stallTime {
+		t.late = now
+	}
+	t.heard = now
+	t.mu.Unlock()
+	return t.current(count)
+}
+
+// listed is contact by a list of the state at a time.
+func (t *stats) listed(at time.Time, count func(*Counters)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.contactLocked(count)
+	t.known, t.late = at, time.Time{}
 }
 
 func (t *stats) contactLocked(count func(*Counters)) {
@@ -146,10 +182,17 @@ func (t *stats) knownUntil(at time.Time) {
 	t.s.LastContact, t.known = at, at
 }
 
+// delayed notes that what is received next may be old.
+func (t *stats) delayed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.late = time.Now()
+}
+
 func (t *stats) setPaused(since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.s.PausedSince = since
+	t.s.PausedSince, t.late = since, time.Now()
 }
 
 // get returns the status and the time up to which nothing was missed.

@@ -277,6 +277,7 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
 		err := h.takeOver(ctx)
 		if err == nil && h.version == s.progress.Resume() {
+			s.stats.delayed()
 			return response{h, h.began, h.timeout}, nil
 		}
 		h.close()
@@ -407,7 +408,7 @@ func (w *stream) forward(e watch.Event, position uint64, v progress.Version, id 
 	s := w.source
 	s.progress.Event(v, id)
 	s.window.Take(position)
-	s.stats.current(func(t *Counters) { t.Events++ })
+	s.progress.Known(s.stats.received(func(t *Counters) { t.Events++ }))
 	return w.send(e)
 }
 
@@ -435,7 +436,7 @@ func (w *stream) bookmark(raw []byte) error {
 		return &apiclient.UnreadableError{Err: err}
 	}
 	w.bookmarks = true
+	s.progress.Known(s.stats.received(func(t *Counters) { t.Bookmarks++ }))
 	s.progress.Bookmark(progress.ParseVersion(rv))
-	s.stats.current(func(t *Counters) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
