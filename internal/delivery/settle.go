@@ -153,7 +153,7 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 		clear(e.refused)
 		clear(e.heard)
 		e.lastSuccess = now
-		b.lane.grow(e.cfg.Delivery.MaxEvents)
+		b.lane.grow(b.from, e.cfg.Delivery.MaxEvents)
 	}
 	// A failure is the whole sink's unless others were accepted, in this write or since
 	// an earlier failure of the events.
