@@ -228,6 +228,34 @@ func TestNonsenseBatchErrors(t *testing.T) {
 	})
 }
 
+// A BatchError that is joined with another error says nothing of the events that it does not name.
+func TestJoinedBatchError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(4)...)...)
+		failed := &sinks.BatchError{Failed: map[int]error{0: errors.New("refused")}}
+		r := newReceiver(t, accept)
+		var mended atomic.Bool
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery.MaxEvents = 4
+			c.Open = func(context.Context) (sinks.Sink, error) {
+				return &answering{r, errors.Join(failed, errors.New("the connection broke before the rest was sent")), &mended}, nil
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if n := s.queue.Stats().Length; n != 4 {
+			t.Errorf("%d of 4 events are left in the queue", n)
+		}
+		mended.Store(true)
+		time.Sleep(time.Minute)
+		if got := len(r.got()); got != 4 {
+			t.Errorf("%d of 4 events arrived", got)
+		}
+	})
+}
+
 // Traffic that never ends does not keep an event from its next try.
 func TestRetriesAreNotStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
