@@ -43,9 +43,8 @@ type Store struct {
 	ages       *ageClock
 	metrics    *metrics
 
-	limit       engine.LogLimit
-	damaged     damagedTables
-	letterBytes atomic.Int64 // payloads of all dead letters
+	limit   engine.LogLimit
+	damaged damagedTables
 
 	// rewrites counts rewrites of the log and of queues. A copy of a payload is made
 	// again if it has changed.
