@@ -438,6 +438,7 @@ func (d *depot) putBack(stop bool) error {
 	if err := d.store.RejoinSink(fickle, store.FromNow); err != nil {
 		return err
 	}
+	stop = stop && queue.Filling() // a new one is there at once
 	copies, left := d.r.IntN(2) == 0, d.r.IntN(100)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -897,7 +898,8 @@ func (d *depot) check(name string) {
 	defer b.mu.Unlock()
 	last, got := map[int]int{}, map[string]bool{}
 	for i, p := range b.accepted {
-		if p.N < last[p.Object] && !b.replayed[p.id()] && !((d.killed || b.late && got[p.id()]) && again(b.accepted, i)) {
+		repeated := got[p.id()]
+		if p.N < last[p.Object] && !b.replayed[p.id()] && !(repeated && d.damaged) && !((d.killed || b.late && repeated) && again(b.accepted, i)) {
 			d.t.Errorf("sink %s: %s arrives after %d/%d", name, p.id(), p.Object, last[p.Object])
 		}
 		last[p.Object] = max(last[p.Object], p.N)
