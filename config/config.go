@@ -153,7 +153,7 @@ type Retention struct {
 type DeadLetters struct {
 	// Time after its last attempt at which a dead letter is deleted; 0s keeps it until it is retried or dropped.
 	MaxAge time.Duration `json:"maxAge"`
-	// Bytes of dead letters of all sinks. When they are reached, a sink that refuses another event pauses. Default: 1Gi, but no more than a tenth of store.maxBytes.
+	// Bytes of dead letters of all sinks, half of them in equal parts that no other sink takes. When they are reached, a sink that refuses another event pauses. Default: 1Gi, but no more than a tenth of store.maxBytes.
 	MaxBytes resource.Quantity `json:"maxBytes"`
 }
 

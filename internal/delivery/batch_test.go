@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -227,6 +228,34 @@ func TestNonsenseBatchErrors(t *testing.T) {
 	})
 }
 
+// A BatchError that is joined with another error says nothing of the events that it does not name.
+func TestJoinedBatchError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(4)...)...)
+		failed := &sinks.BatchError{Failed: map[int]error{0: errors.New("refused")}}
+		r := newReceiver(t, accept)
+		var mended atomic.Bool
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery.MaxEvents = 4
+			c.Open = func(context.Context) (sinks.Sink, error) {
+				return &answering{r, errors.Join(failed, errors.New("the connection broke before the rest was sent")), &mended}, nil
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if n := s.queue.Stats().Length; n != 4 {
+			t.Errorf("%d of 4 events are left in the queue", n)
+		}
+		mended.Store(true)
+		time.Sleep(time.Minute)
+		if got := len(r.got()); got != 4 {
+			t.Errorf("%d of 4 events arrived", got)
+		}
+	})
+}
+
 // Traffic that never ends does not keep an event from its next try.
 func TestRetriesAreNotStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -256,6 +285,38 @@ func TestRetriesAreNotStarved(t *testing.T) {
 		if left := s.queue.Stats().Length; !accepted || left < 200 {
 			t.Errorf("accepted: %v, with %d events left", accepted, left)
 		}
+	})
+}
+
+// The search for the refused event of a batch comes to its end beside traffic that never does: what
+// is accepted of one source does not make the batches of another large again.
+func TestSearchBesideTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		bad, failed := change{Object: 1, N: 10}, false
+		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			time.Sleep(10 * time.Millisecond)
+			if !failed {
+				failed = true
+				return &sinks.BatchError{Failed: map[int]error{0: errors.New("not now")}}
+			}
+			if slices.Contains(batch, bad) {
+				return sinks.Poison(errors.New("400"))
+			}
+			return nil
+		})
+		s.add(numbered(1, upTo(9)[1:]...)...)
+		s.add(numbered(20, 1)[1:]...)
+		s.add(numbered(150, upTo(70)[10:]...)...)
+		w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = 8 })
+		defer w.stop()
+		time.Sleep(8 * time.Second)
+		of := slices.DeleteFunc(r.got(), func(c change) bool { return c.Object != 1 })
+		if left := s.queue.Stats().Length; len(of) != 19 || len(s.letters()) != 1 || left < 200 {
+			t.Errorf("%d of 19 events of the object are accepted, %d letters, with %d events left", len(of), len(s.letters()), left)
+		}
+		r.checkOrder()
 	})
 }
 

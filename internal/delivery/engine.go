@@ -263,7 +263,7 @@ func (e *engine) wake() (at time.Time, ok bool) {
 		if l.busy {
 			continue
 		}
-		if t, ready := e.pendingReady(l, e.batchLimit(l, e.cfg.Delivery.MaxEvents, limits)); ready {
+		if t, ready := e.pendingReady(l, e.batchLimit(l, ordinary, e.cfg.Delivery.MaxEvents, limits)); ready {
 			sooner(latest(t, next))
 		}
 		if l.detached.free.Len() > 0 {

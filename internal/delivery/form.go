@@ -78,15 +78,14 @@ func (e *engine) send(l *lane, now time.Time) {
 func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 	l.batch.reset()
 	limits := e.limits()
-	limit = e.batchLimit(l, limit, limits)
 	takes := [sources]func(*lane, time.Time, int, sinks.Limits) error{
 		ordinary: e.takePending, free: e.takeFree, due: e.takeDue,
 	}
 	for i := range from {
 		s := from[(l.turn+i)%len(from)]
-		err := takes[s](l, now, limit, limits)
+		err := takes[s](l, now, e.batchLimit(l, s, limit, limits), limits)
 		if len(l.batch.entries) > 0 {
-			l.turn = int(s) + 1
+			l.batch.from, l.turn = s, int(s)+1
 			return nil // the error recurs
 		}
 		if err != nil {
@@ -96,13 +95,13 @@ func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 	return nil
 }
 
-func (e *engine) batchLimit(l *lane, limit int, limits sinks.Limits) int {
+func (e *engine) batchLimit(l *lane, from source, limit int, limits sinks.Limits) int {
 	limit = min(limit, e.cfg.Delivery.MaxEvents)
 	if limits.MaxBatch > 0 {
 		limit = min(limit, limits.MaxBatch)
 	}
-	if l.cut > 0 {
-		limit = min(limit, l.cut)
+	if cut := l.cut[from]; cut > 0 {
+		limit = min(limit, cut)
 	}
 	return limit
 }

@@ -19,8 +19,8 @@ type lane struct {
 	batch batch // the write in flight; reused
 	busy  bool  // batch is in flight
 
-	cut  int // most events in a write during the search for a refused one; 0: no limit
-	turn int // the first source for the next write
+	cut  [sources]int // most events of a source in a write during the search for a refused one; 0: no limit
+	turn int          // the first source for the next write
 
 	work chan *batch // to the lane's goroutine; closed by the engine at the end
 }
@@ -56,7 +56,8 @@ type batch struct {
 	events  []*event.Event // of the entries
 	objects []*object      // of the entries, each in one run, if they came from detached objects; else empty
 	bytes   int
-	beat    bool // the event is a heartbeat, and there are no entries
+	from    source // of the entries
+	beat    bool   // the event is a heartbeat, and there are no entries
 	ticket  ticket
 	number  int64  // among the writes of all lanes
 	hidden  uint64 // Config.Hidden when it was sent

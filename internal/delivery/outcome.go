@@ -141,15 +141,16 @@ func (e *engine) putBackObjects(b *batch, now time.Time) {
 func (e *engine) bisect(b *batch, cause error, now time.Time) {
 	e.metrics.errors.WithLabelValues(errorClass(cause)).Inc()
 	e.lastError, e.lastErrorTime = excerpt(cause), now
-	b.lane.cut = len(b.entries) / 2
+	b.lane.cut[b.from] = len(b.entries) / 2
 	e.putBack(b, now)
 	e.log.repeat("a batch was refused; searching for the event", cause)
 }
 
-// grow doubles the size of batches after a search for a refused event.
-func (l *lane) grow(full int) {
-	if l.cut *= 2; l.cut >= full {
-		l.cut = 0
+// grow doubles the size of a source's batches after a search for a refused event. Each source has
+// its own: large batches of one are no proof that those of another hold no such event.
+func (l *lane) grow(from source, full int) {
+	if l.cut[from] *= 2; l.cut[from] >= full {
+		l.cut[from] = 0
 	}
 }
 

@@ -465,6 +465,61 @@ func TestSizeAtTheLimit(t *testing.T) {
 	}
 }
 
+// typedError is an error type of which a sink returns a nil pointer, as if there were no error.
+type typedError struct{ text string }
+
+func (e *typedError) Error() string { return e.text }
+
+// An error of a sink that panics when it is looked at is a panic of the sink alone.
+func TestErrorsThatPanic(t *testing.T) {
+	for name, err := range map[string]error{
+		"nil pointer":               (*typedError)(nil),
+		"nil pointer to BatchError": (*sinks.BatchError)(nil),
+		"wrapped":                   fmt.Errorf("write: %w", (*sinks.BatchError)(nil)),
+		"of one event":              &sinks.BatchError{Failed: map[int]error{0: (*typedError)(nil)}},
+		"refused":                   &sinks.BatchError{Failed: map[int]error{0: sinks.Poison((*typedError)(nil))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				s.add(numbered(2, upTo(5)...)...)
+				var mended atomic.Bool
+				r := newReceiver(t, func(context.Context, []change) error { return nil })
+				w := start(t, s, r, func(c *Config) {
+					c.Delivery.MaxEvents = 4
+					c.Open = func(context.Context) (sinks.Sink, error) { return &answering{r, err, &mended}, nil }
+				})
+				defer w.stop()
+				time.Sleep(time.Minute)
+				if st := w.Status(); st.State != Paused || st.Queue.Length != 10 {
+					t.Errorf("status %+v", st)
+				}
+				mended.Store(true)
+				time.Sleep(10 * time.Minute)
+				if got := len(r.got()); got != 10 || len(s.letters()) != 0 {
+					t.Errorf("%d events arrived, %d letters", got, len(s.letters()))
+				}
+			})
+		})
+	}
+}
+
+// answering is a sink that answers each Write with an error, accepting nothing, until it is mended.
+type answering struct {
+	*receiver
+
+	err    error
+	mended *atomic.Bool
+}
+
+func (a *answering) Write(ctx context.Context, batch []*event.Event) error {
+	if !a.mended.Load() {
+		return a.err
+	}
+	return a.receiver.Write(ctx, batch)
+}
+
 func TestPanics(t *testing.T) {
 	t.Run("of one event", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -57,13 +57,13 @@ func (e *engine) settle(b *batch, now time.Time) error {
 }
 
 // reasons returns the errors of failed events by index, or one error for all. A
-// BatchError with an invalid index is an error for all.
+// BatchError with an invalid index, or joined with others, is an error for all.
 func reasons(b *batch) (failed map[int]error, whole error) {
 	if b.err == nil {
 		return nil, nil
 	}
-	named, ok := errors.AsType[*sinks.BatchError](b.err)
-	if !ok {
+	named := batchError(b.err)
+	if named == nil {
 		return nil, b.err
 	}
 	for i := range named.Failed {
@@ -72,6 +72,17 @@ func reasons(b *batch) (failed map[int]error, whole error) {
 		}
 	}
 	return named.Failed, nil
+}
+
+// batchError returns the BatchError that err is or wraps alone; nil: there is none. Of several errors the others
+// may concern the events that it does not name.
+func batchError(err error) *sinks.BatchError {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if named, ok := err.(*sinks.BatchError); ok { //nolint:errorlint // errors.As looks into joined errors
+			return named
+		}
+	}
+	return nil
 }
 
 // failure returns the error of the i-th event; nil: it was accepted.
@@ -153,7 +164,7 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 		clear(e.refused)
 		clear(e.heard)
 		e.lastSuccess = now
-		b.lane.grow(e.cfg.Delivery.MaxEvents)
+		b.lane.grow(b.from, e.cfg.Delivery.MaxEvents)
 	}
 	// A failure is the whole sink's unless others were accepted, in this write or since
 	// an earlier failure of the events.

@@ -157,6 +157,50 @@ func TestNextWorkerWaitsForWritesLeftBehind(t *testing.T) {
 	})
 }
 
+// A sink that hangs while it is opened delays the end for a bounded time, and is closed if it is
+// open after all. Until then the next worker waits.
+func TestOpenThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(8)...)...)
+		release := make(chan struct{})
+		r := newReceiver(t, accept)
+		w := start(t, s, r, func(c *Config) {
+			c.CloseTimeout = 3 * time.Second
+			c.Open = func(ctx context.Context) (sinks.Sink, error) {
+				<-release
+				return r.open(ctx)
+			}
+		})
+		synctest.Wait()
+		begin := time.Now()
+		w.cancel()
+		select {
+		case err := <-w.done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the worker waits for the sink for good")
+		}
+		if took := time.Since(begin); took != 3*time.Second {
+			t.Errorf("stopping took %v, want 3s", took)
+		}
+		next := start(t, s, r, func(c *Config) { c.Previous = w.Closed() })
+		time.Sleep(time.Hour)
+		if st := next.Status(); st.State != Opening || r.opened != 0 {
+			t.Errorf("opened %d times, status %+v", r.opened, st)
+		}
+		close(release)
+		synctest.Wait()
+		if got := len(r.got()); got != 8 || r.opened != 2 || r.closed != 1 {
+			t.Errorf("%d events arrived, opened %d times, closed %d times", got, r.opened, r.closed)
+		}
+		next.stop()
+	})
+}
+
 func TestStopWhileNothingFlows(t *testing.T) {
 	for name, err := range map[string]error{
 		"backing off": errors.New("down"),

@@ -324,6 +324,7 @@ func TestSkipBeforeTheSinkIsOpen(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		w.stop()
 		skip("after the end")
+		<-w.Closed() // of the last attempt
 	})
 }
 

@@ -25,7 +25,7 @@ type Worker struct {
 	skips     chan skipRequest
 	ended     chan struct{} // closed when the engine takes no more requests
 	closed    chan struct{} // see Closed
-	left      bool          // used by Run only; a Write was abandoned
+	left      bool          // used by Run only; an Open or a Write was abandoned
 
 	mu       sync.Mutex
 	status   Status    // guarded by mu
@@ -69,7 +69,7 @@ func (w *Worker) Retry() {
 //
 // An error means that the store failed, that Run was called twice, or that the metrics
 // cannot be registered. Failures of the sink do not end Run: they are in the status, the
-// metrics and the log. A Write or Close that does not return within CloseTimeout of its
+// metrics and the log. An Open, Write or Close that does not return within CloseTimeout of its
 // cancellation is logged and abandoned, with its goroutine; see [Worker.Closed].
 func (w *Worker) Run(ctx context.Context) (err error) {
 	if !w.started.CompareAndSwap(false, true) {
@@ -103,7 +103,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// Closed is closed when Run has returned and no Write of the sink is in progress. Until
+// Closed is closed when Run has returned and no Open or Write of the sink is in progress. Until
 // then no other worker may deliver the queue: an abandoned Write could deliver an older
 // event after a newer one of its object.
 func (w *Worker) Closed() <-chan struct{} { return w.closed }
@@ -127,7 +127,7 @@ func (w *Worker) deliver(ctx context.Context) error {
 	w.failures = e.failures
 	w.mu.Unlock()
 	if err := e.restore(time.Now()); err != nil {
-		e.close(ctx)
+		w.cfg.close(ctx, e.sink)
 		return err
 	}
 	return w.run(ctx, e)
@@ -167,13 +167,13 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 		w.left = true
 		go func() { // the next worker of the sink waits for it
 			lanes.Wait()
-			e.close(ctx)
+			w.cfg.close(ctx, e.sink)
 			close(w.closed)
 		}()
 		return err
 	}
 	lanes.Wait()
-	e.close(ctx)
+	w.cfg.close(ctx, e.sink)
 	return err
 }
 
@@ -186,7 +186,7 @@ func (w *Worker) openSink(ctx context.Context, log *limitedLogger) sinks.Sink {
 	}
 	c := circuit{retry: &w.cfg.Retry}
 	for {
-		sink, err := w.openOnce(ctx)
+		sink, err := w.openOnce(ctx, log)
 		if err == nil {
 			if c.attempts > 0 {
 				log.Info("the sink is open", "attempts", c.attempts+1)
@@ -262,22 +262,51 @@ func (w *Worker) follow(ctx context.Context, log *limitedLogger) bool {
 	}
 }
 
-func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
+// openOnce opens the sink. An Open that does not return within CloseTimeout of the end of ctx is abandoned: a sink
+// that it returns later is closed.
+func (w *Worker) openOnce(ctx context.Context, log *limitedLogger) (sinks.Sink, error) {
+	var sink sinks.Sink
+	done := make(chan error, 1)
+	go func() { done <- w.callOpen(ctx, &sink) }()
+	select {
+	case err := <-done:
+		return sink, err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(w.cfg.CloseTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return sink, err
+	case <-timer.C:
+	}
+	log.Error("the sink is still being opened after that was cancelled; the next worker waits until that has ended")
+	w.left = true
+	go func() {
+		if <-done == nil {
+			w.cfg.close(ctx, sink)
+		}
+		close(w.closed)
+	}()
+	return nil, ctx.Err()
+}
+
+func (w *Worker) callOpen(ctx context.Context, sink *sinks.Sink) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
 		}
 	}()
-	sink, err = w.cfg.Open(ctx)
-	if err == nil && sink == nil {
+	if *sink, err = w.cfg.Open(ctx); err == nil && *sink == nil {
 		err = errors.New("no sink and no error")
 	}
-	return sink, err
+	lookAt(err)
+	return err
 }
 
-// close closes the sink within CloseTimeout and a second.
-func (e *engine) close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.CloseTimeout)
+// close closes a sink within CloseTimeout and a second.
+func (c *Config) close(ctx context.Context, sink sinks.Sink) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.CloseTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -286,7 +315,7 @@ func (e *engine) close(ctx context.Context) {
 				done <- &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
 			}
 		}()
-		done <- e.sink.Close(ctx)
+		done <- sink.Close(ctx)
 	}()
 	var err error
 	select {
@@ -302,6 +331,6 @@ func (e *engine) close(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		e.log.Warn("closing the sink", "error", err)
+		c.Logger.Warn("closing the sink", "error", err)
 	}
 }

@@ -39,7 +39,23 @@ func (e *engine) write(ctx context.Context, b *batch) (err error) {
 		ctx, end = e.whileFree(ctx)
 		defer end()
 	}
-	return e.sink.Write(ctx, b.events)
+	err = e.sink.Write(ctx, b.events)
+	lookAt(err)
+	return err
+}
+
+// lookAt uses an error as the engine does later, so that one that panics, such as a nil pointer of
+// an error type, does it in the call of the sink.
+func lookAt(err error) {
+	if err == nil {
+		return
+	}
+	_, _ = err.Error(), sinks.IsTooLarge(err)
+	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
+		for _, one := range batch.Failed {
+			lookAt(one)
+		}
+	}
 }
 
 // errHeld ends a write that is under way when none may begin: it may consist of several requests.

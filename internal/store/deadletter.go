@@ -48,7 +48,7 @@ type DeadLetter struct {
 
 // DeadLetter moves an entry in flight, with its payload, to the dead letters in one
 // write. Like Ack it does not wait for the disk, and ignores an entry that is not in
-// flight. It fails with ErrDeadLettersFull when all dead letters together would exceed
+// flight. It fails with ErrDeadLettersFull when there is no room for it within
 // Limits.DeadLetterMaxBytes.
 func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err := q.s.use(); err != nil {
@@ -66,10 +66,35 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err = l.without(err); err != nil {
 		return err
 	}
-	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.Payload)) > most {
+	if most := q.s.limits().deadLetterBytes(); most > 0 && !q.roomForLetter(int64(len(value.Payload)), most) {
 		return fmt.Errorf("%w (%d bytes)", ErrDeadLettersFull, most)
 	}
 	return q.setAside(sl, value, rewrites, l)
+}
+
+// roomForLetter reports whether one more dead letter has room in so many bytes for those of all sinks. Half of them are
+// divided among the sinks: no other sink takes what one leaves of its part, so that the dead letters of one do not
+// stop another. A sink without dead letters may have one of any size.
+func (q *Queue) roomForLetter(size, most int64) bool {
+	all := q.s.sinks.all()
+	part := most / int64(2*max(len(all), 1))
+	own := q.letterBytes()
+	taken := own + size
+	if own == 0 || taken <= part {
+		return true
+	}
+	for _, other := range all {
+		if other != q {
+			taken += max(other.letterBytes(), part)
+		}
+	}
+	return taken <= most
+}
+
+func (q *Queue) letterBytes() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dead.Bytes
 }
 
 func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
@@ -152,7 +177,6 @@ func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Let
 // countDead counts dead letters: added ones with the time of the oldest, removed ones
 // with the zero time.
 func (q *Queue) countDead(change layout.Counter, oldest time.Time) {
-	q.s.letterBytes.Add(change.Bytes)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.dead.Count == 0 {

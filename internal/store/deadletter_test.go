@@ -53,17 +53,49 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	if n, err := other.DropDeadLetters(1, 2); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
-	if err := set(q, 7, 8); err != nil {
+	if err := set(q, 7, 7); err != nil {
 		t.Errorf("after a drop: %v", err)
 	}
 	if err := s.PurgeSink("b"); err != nil {
 		t.Fatal(err)
 	}
-	if err := set(q, 9, 10); err != nil {
+	if err := set(q, 8, 10); err != nil {
 		t.Errorf("after a purge: %v", err)
 	}
 	if err := set(q, 11, 11); !errors.Is(err, ErrDeadLettersFull) {
 		t.Errorf("full again: %v", err)
+	}
+}
+
+// TestDeadLettersOfAnotherSink has one sink's dead letters take what they can: they leave another one its part, and a sink
+// without dead letters room for one of any size.
+func TestDeadLettersOfAnotherSink(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1, DeadLetterMaxBytes: 10_000})
+	q, other, late := ensure(t, s, "a"), ensure(t, s, "b"), ensure(t, s, "c")
+	minutes(t, s, 0, 20, 1000, "a", "b")
+	minutes(t, s, 20, 1, 20_000, "c")
+	fill := func(q *Queue) (n int64) {
+		for _, it := range read(t, q, 0, 100) {
+			switch err := q.DeadLetter(it.Position, Letter{Reason: "refused", Time: testEpoch}); {
+			case err == nil:
+				n++
+			case !errors.Is(err, ErrDeadLettersFull):
+				t.Fatal(err)
+			}
+		}
+		if st := q.Stats(); st.DeadLetters != n {
+			t.Errorf("%d letters, %+v", n, st)
+		}
+		return n
+	}
+	if n := fill(q); n != 6 {
+		t.Errorf("the first sink has %d dead letters, want 6 of 10", n)
+	}
+	if n := fill(other); n != 2 {
+		t.Errorf("the other has %d dead letters, want 2", n)
+	}
+	if n := fill(late); n != 1 {
+		t.Errorf("the last one has %d dead letters, want the one", n)
 	}
 }
 

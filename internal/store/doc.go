@@ -53,7 +53,7 @@
 // room: ingest waits for level 0, other writes do not. Open fails with the operating
 // system's ENOSPC, wrapped; it does not wait for room.
 //
-// Bounded dead letters. They have a share of the budget. When it is used up,
+// Bounded dead letters. They have a share of the budget, and each sink a part of it. When they are used up,
 // [Queue.DeadLetter] fails with [ErrDeadLettersFull] and the entry stays. They expire.
 //
 // Never wiped. Open leaves a directory that it cannot open unchanged ([ErrDamaged]);

@@ -30,6 +30,7 @@ type logState struct {
 
 	holds    map[int]uint64 // guarded by mu; sequences from which on nothing is deleted: of replays, fills, rewrites
 	nextHold int            // guarded by mu
+	held     uint64         // guarded by mu; the smallest of holds, those included that ended since retain began
 }
 
 func (s *Store) loadLog() (*logState, error) {

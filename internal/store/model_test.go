@@ -84,6 +84,8 @@ type machine struct {
 	seed  uint64
 	clock time.Time
 
+	letters int // the bound of dead letters; 0: none
+
 	journal *testJournal // nil: without
 	standby *vfs.MemFS   // of the journal's other directory
 }
@@ -99,6 +101,7 @@ func newMachine(t *rapid.T) *machine {
 }
 
 func (x *machine) reopen(t *rapid.T) {
+	x.letters = 0
 	if x.journal != nil {
 		x.takeOver(t)
 		return
@@ -328,15 +331,69 @@ func (x *machine) deadLetter(t *rapid.T) {
 	name, q, picked := x.inFlight(t)
 	mq := x.m.Queues[name]
 	for _, position := range picked {
-		x.must(t, q.DeadLetter(position, Letter{Reason: "r", Attempts: 2, First: testEpoch, Time: x.clock}))
 		i := slices.IndexFunc(mq.Entries, func(e modelEntry) bool { return e.Position == position })
 		l := mq.Entries[i]
+		err := q.DeadLetter(position, Letter{Reason: "r", Attempts: 2, First: testEpoch, Time: x.clock})
+		if !x.m.roomForLetter(name, len(l.Payload), x.letters) {
+			if !errors.Is(err, ErrDeadLettersFull) {
+				t.Fatalf("a dead letter of %d bytes beyond the bound of %d: %v", len(l.Payload), x.letters, err)
+			}
+			return
+		}
+		x.must(t, err)
 		l.Reason = "r"
 		mq.Entries = slices.Delete(mq.Entries, i, i+1)
 		mq.Letters = append(mq.Letters, l)
 		slices.SortFunc(mq.Letters, func(a, b modelEntry) int { return int(a.Position) - int(b.Position) })
 		x.unsynced()
 	}
+}
+
+// roomForLetter reports whether a sink may have one more dead letter within so many bytes, of which half are divided among all.
+func (m *model) roomForLetter(sink string, size, most int) bool {
+	bytes := func(name string) (n int) {
+		for _, l := range m.Queues[name].Letters {
+			n += len(l.Payload)
+		}
+		return n
+	}
+	part, total := most/(2*len(m.Queues)), size
+	for name := range m.Queues {
+		if n := bytes(name); name == sink {
+			total += n
+		} else {
+			total += max(n, part)
+		}
+	}
+	own := bytes(sink)
+	return most == 0 || own == 0 || own+size <= part || total <= most
+}
+
+// limit changes the bound of dead letters.
+func (x *machine) limit(t *rapid.T) {
+	x.letters = rapid.SampledFrom([]int{0, 30, 200}).Draw(t, "letters")
+	x.s.SetLimits(Limits{DeadLetterMaxBytes: int64(x.letters)})
+}
+
+// backup compares a copy of the store with the model.
+func (x *machine) backup(t *rapid.T) {
+	if x.journal != nil {
+		t.Skip("acknowledgements wait for the journal")
+	}
+	x.must(t, x.fs.RemoveAll("/backup"))
+	x.must(t, x.s.Backup(context.Background(), "/backup"))
+	report, err := inspect.CheckFS(x.fs, "/backup")
+	x.must(t, err)
+	if !report.OK() {
+		t.Fatalf("check of the backup: %q", report.Problems)
+	}
+	s, err := Open("/backup", Options{firstSequence: 1, FS: x.fs})
+	x.must(t, err)
+	if diff := x.diff(x.m, (&machine{s: s}).observe(t)); diff != "" {
+		t.Errorf("the backup differs from the model:\n%s", diff)
+	}
+	x.must(t, s.Close())
+	x.must(t, x.fs.RemoveAll("/backup"))
 }
 
 func (x *machine) settle(t *rapid.T) {
@@ -677,6 +734,8 @@ func TestModel(t *testing.T) {
 			"detach2":         x.detach,
 			"flush":           x.flush,
 			"syncLazy":        x.syncLazy,
+			"limit":           x.limit,
+			"backup":          x.backup,
 			"close":           x.close,
 			"crash":           x.crash,
 		})

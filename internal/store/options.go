@@ -29,7 +29,8 @@ type Limits struct {
 	// replay.
 	RetentionMaxBytes int64
 	// DeadLetterMaxBytes is how many bytes the payloads of all dead letters may take;
-	// a tenth of MaxBytes by default. Then Queue.DeadLetter returns ErrDeadLettersFull.
+	// a tenth of MaxBytes by default. Then Queue.DeadLetter returns ErrDeadLettersFull. Half of
+	// them are divided among the sinks. The first dead letters of sinks may exceed them.
 	DeadLetterMaxBytes int64
 	// DeadLetterMaxAge is how long dead letters are kept after their last attempt.
 	DeadLetterMaxAge time.Duration
@@ -125,7 +126,7 @@ var (
 	ErrUnknownSink = errors.New("unknown sink")
 	// ErrSeed: what a store was to be seeded with is incomplete or damaged.
 	ErrSeed = errors.New("the copy of the store is incomplete or damaged")
-	// ErrDeadLettersFull: the dead letters have used up their share of the store.
+	// ErrDeadLettersFull: the dead letters have used up what the sink may have of their share of the store.
 	// The entry stays in its queue.
 	ErrDeadLettersFull = errors.New("the dead letters have used up their share of the store; retry or drop them")
 )

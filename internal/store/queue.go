@@ -102,7 +102,6 @@ func (q *Queue) load() error {
 			return err
 		}
 	}
-	q.s.letterBytes.Add(q.dead.Bytes)
 	if q.pins, err = q.s.loadPins(q.id); err != nil {
 		return err
 	}

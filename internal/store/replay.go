@@ -217,6 +217,7 @@ func (l *logState) hold(sequence uint64) (release func()) {
 		l.holds = make(map[int]uint64)
 	}
 	l.holds[id] = sequence
+	l.held = min(l.held, sequence)
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

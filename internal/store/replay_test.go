@@ -3,8 +3,11 @@ package store
 import (
 	"errors"
 	"io"
+	"runtime"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // TestReplay replays what the selector accepts, in order and with its flags.
@@ -67,5 +70,33 @@ func TestReplay(t *testing.T) {
 	}
 	if length := q.Stats().Length; length != 4 {
 		t.Errorf("queue length %d", length)
+	}
+}
+
+// TestRetentionBesideAReplay queues a replay while retention, which has looked at its queue already,
+// waits for an acknowledgement of another: what the replay refers to stays.
+func TestRetentionBesideAReplay(t *testing.T) {
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	q, other := ensure(t, s, "a"), ensure(t, s, "b")
+	minutes(t, s, 0, 10, 100)
+	other.settling.RLock()
+	retained := make(chan error, 1)
+	go func() {
+		_, err := s.retain(testEpoch.Add(time.Hour), Limits{RetentionMaxAge: time.Minute}, 0)
+		retained <- err
+	}()
+	for other.settling.TryRLock() { // until retention waits
+		other.settling.RUnlock()
+		runtime.Gosched()
+	}
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{}, always(1)); n != 10 || err != nil {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	other.settling.RUnlock()
+	if err := <-retained; err != nil {
+		t.Fatal(err)
+	}
+	if items := read(t, q, 0, 100); len(items) != 10 || q.Stats().DeadLetters != 0 {
+		t.Errorf("%d of 10 events are replayed: %+v", len(items), q.Stats())
 	}
 }

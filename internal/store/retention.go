@@ -62,7 +62,7 @@ func (s *Store) needed() uint64 {
 }
 
 // retain deletes delivered segments for age, size or the budget's excess. It returns
-// how many bytes of payload went.
+// how many bytes of payload went. One call at a time.
 func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error) {
 	if err := s.use(); err != nil {
 		return 0, err
@@ -72,12 +72,17 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 	if l.unneeded(now, limits, excess) == 0 {
 		return 0, nil
 	}
+	l.mu.Lock()
+	l.held = ^uint64(0)
+	for _, sequence := range l.holds {
+		l.held = min(l.held, sequence)
+	}
+	l.mu.Unlock()
 	needed := s.needed()
 	l.mu.Lock()
-	// Who takes a hold finds afterwards what it holds, or that it is gone.
-	for _, sequence := range l.holds {
-		needed = min(needed, sequence)
-	}
+	// Who takes a hold finds afterwards what it holds, or that it is gone. One that has ended meanwhile counts: what
+	// was queued under it may not be part of needed.
+	needed = min(needed, l.held)
 	n, reason := l.expiredLocked(needed, now, limits, excess)
 	if n == 0 {
 		l.mu.Unlock()

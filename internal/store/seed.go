@@ -17,7 +17,8 @@ import (
 )
 
 // Dump writes all keys and values of the store as of one moment, for [Seed], and returns the position of that moment.
-// What was deleted or overwritten before is not part of it. It fails at damage. What is deleted meanwhile takes room
+// What was deleted or overwritten before is not part of it. It fails at damage, and with ErrRepairing as long as the store
+// counts what a repair has removed: the repair ends here, and not in a directory that is made of the dump. What is deleted meanwhile takes room
 // until it returns, and Close waits for it.
 func (s *Store) Dump(ctx context.Context, w io.Writer) (p Position, err error) {
 	if err := s.use(); err != nil {
@@ -27,8 +28,15 @@ func (s *Store) Dump(ctx context.Context, w io.Writer) (p Position, err error) {
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	sum := xxhash.New()
 	both := io.MultiWriter(buffered, sum)
+	repairs, err := s.files.Repairs()
+	if err != nil {
+		return p, fmt.Errorf("dump the store: %w", err)
+	}
 	keys, err := dump(ctx, s.db, func(key, value []byte) error {
-		if key[0] == layout.PrefixJournal {
+		switch key[0] {
+		case layout.PrefixRepair:
+			return ErrRepairing
+		case layout.PrefixJournal:
 			var err error
 			if p, err = layout.ParsePosition(value); err != nil {
 				return fmt.Errorf("%w: %w", ErrUnreadable, err)
@@ -36,6 +44,9 @@ func (s *Store) Dump(ctx context.Context, w io.Writer) (p Position, err error) {
 		}
 		return writePair(both, key, value)
 	})
+	if now, _ := s.files.Repairs(); err == nil && now != repairs {
+		err = ErrRepairing
+	}
 	if err == nil {
 		err = errors.Join(dumpEnd{keys, sum.Sum64()}.write(buffered), buffered.Flush())
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
 // dumpOf is a store with a journal, its dump, and what a replica of it has.
@@ -272,5 +274,74 @@ func TestDumpOfDamage(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDumpDuringRepair dumps a store of which a damaged block is removed, and what was in it not counted yet: the
+// directory that is made of it would lack entries, and count them, for good.
+func TestDumpDuringRepair(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	damagedQueue(t, fs)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	dump := func(w io.Writer) error {
+		_, err := s.Dump(t.Context(), w)
+		return err
+	}
+	if err := dump(io.Discard); !errors.Is(err, ErrUnreadable) {
+		t.Fatalf("with the damage: %v", err)
+	}
+	if err := s.files.NoteRepair(); err != nil {
+		t.Fatal(err)
+	}
+	removeDamage(t, s, fs)
+	if err := dump(io.Discard); !errors.Is(err, ErrRepairing) {
+		t.Errorf("before the loss is counted: %v", err)
+	}
+	if err := s.recountLost(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dump(io.Discard); !errors.Is(err, ErrRepairing) {
+		t.Errorf("with a note in a file: %v", err)
+	}
+	if err := s.files.EndRepair(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dump(writerFunc(func(p []byte) (int, error) { return len(p), s.files.Repair(func() error { return nil }) })); !errors.Is(err, ErrRepairing) {
+		t.Errorf("beside a repair: %v", err)
+	}
+	if err := dump(io.Discard); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// removeDamage does the first steps of a repair.
+func removeDamage(t *testing.T, s *Store, fs vfs.FS) {
+	t.Helper()
+	levels, err := s.db.SSTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range slices.Concat(levels...) {
+		name := table.BackingSSTNum.String() + ".sst"
+		patches, err := salvage.FindPatches(content(t, fs, name), table.Smallest, table.Largest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range patches {
+			s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
+		}
+		if len(patches) > 0 {
+			if err := s.removeBlocks("store/db/"+name, patches, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(s.damaged.uncounted) == 0 {
+		t.Fatal("nothing is damaged")
 	}
 }

@@ -177,7 +177,6 @@ func (q *Queue) purge() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.purged = true
-	q.s.letterBytes.Add(-q.dead.Bytes)
 	q.total, q.detached, q.dead, q.pins = layout.Counter{}, layout.Counter{}, layout.Counter{}, nil
 	q.window = window{readTo: q.tail}
 }

@@ -43,9 +43,8 @@ type Store struct {
 	ages       *ageClock
 	metrics    *metrics
 
-	limit       engine.LogLimit
-	damaged     damagedTables
-	letterBytes atomic.Int64 // payloads of all dead letters
+	limit   engine.LogLimit
+	damaged damagedTables
 
 	// rewrites counts rewrites of the log and of queues. A copy of a payload is made
 	// again if it has changed.
@@ -421,8 +420,13 @@ func openError(dir string, err error) error {
 	case errors.Is(err, ErrFailed), errors.As(err, &errno) && errno != syscall.ENOENT && !errors.Is(err, ErrUnreadable):
 		return fmt.Errorf("open the store %s: %w", dir, err)
 	default:
-		return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` lists the damage, `watcherd store export` copies out what is readable", dir, ErrDamaged, err)
+		return DamageError(dir, err)
 	}
+}
+
+// DamageError is the error of a store that is of no use without what cannot be read: ErrDamaged, with the cause and what to do.
+func DamageError(dir string, cause error) error {
+	return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` lists the damage, `watcherd store export` copies out what is readable", dir, ErrDamaged, cause)
 }
 
 // checkFormat rejects a store with another layout than this release's.

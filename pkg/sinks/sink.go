@@ -18,8 +18,8 @@ type Sink interface {
 	// Write delivers the batch, which is never empty, in order. It returns nil
 	// only when the destination has durably accepted every event.
 	//
-	// A *[BatchError] names the events that failed; all others were accepted. Any
-	// other error means that no event is known to be accepted. The error's class
+	// A *[BatchError], which may be wrapped, names the events that failed; all others were accepted. Any
+	// other error, also one that joins a BatchError with others, means that no event is known to be accepted. The error's class
 	// ([Classify]) decides what happens next; an error without one is retried.
 	//
 	// A batch may hold several events of one object (those with one

@@ -437,7 +437,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})
 	if err != nil {
-		return err
+		return damaged(st, err)
 	}
 	p.reader = p.manager.Reader()
 	p.Reader = p.reader.History()
@@ -464,11 +464,19 @@ func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, m
 		return nil
 	}
 	if err := apply(ctx, manager, st); err != nil {
-		return fmt.Errorf("start: %w", err)
+		return fmt.Errorf("start: %w", damaged(st, err))
 	}
 	d.log.Info("watcherd is running", "cluster", d.cluster, "config", d.ConfigFile,
 		"watches", len(st.Watches), "sinks", len(st.Sinks), "store", st.Store.Path)
 	return nil
+}
+
+// damaged makes an error of reading what a start cannot do without, such as the accepted edits, one of opening the store.
+func damaged(st *plan.State, err error) error {
+	if errors.Is(err, store.ErrUnreadable) {
+		return fmt.Errorf("%w: %w", ErrStoreOpen, store.DamageError(st.Store.Path, err))
+	}
+	return err
 }
 
 // apply has the pipeline run a state. If the pipeline ends instead, the reason is its own

@@ -3,7 +3,9 @@ package watcherd
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -147,5 +150,70 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestDamagedNotes damages what the store remembers and a start cannot do without: the start ends with what to do, and as
+// one whose store cannot be opened.
+func TestDamagedNotes(t *testing.T) {
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	var noise [64 << 10]byte
+	_, _ = rand.Read(noise[:])
+	st, err := store.Open(data, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := st.NewBatch()
+	for _, key := range []string{"a", "z"} { // the block of the key is between those of other things
+		b.PutMeta(key, noise[:])
+	}
+	if err := st.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ledger.LoadRedactKey(st, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err = store.Open(data, store.Options{}); err != nil { // the log becomes tables
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(data, "db", "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit := 0
+	for _, path := range tables {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.LastIndex(content, noise[1000:2000]); at >= 0 {
+			hit++
+			content[at] ^= 1
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if hit != 1 {
+		t.Fatalf("%d tables are damaged", hit)
+	}
+	file := filepath.Join(dir, "watcherd.yaml")
+	config := fmt.Sprintf("apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nstore: {path: %s}\nadmin: {listen: \"127.0.0.1:0\"}\nwatches: [{name: w, resources: [pods]}]\n", data)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = Run(t.Context(), Options{
+		ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if !errors.Is(err, ErrStoreOpen) || !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "redaction key") ||
+		!strings.Contains(err.Error(), "watcherd store export") {
+		t.Errorf("got %v", err)
 	}
 }

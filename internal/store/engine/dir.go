@@ -275,10 +275,22 @@ func checkpoint(db *pebble.DB, path string) (err error) {
 func (d *Dir) Repair(f func() error) error {
 	d.fence.repairing.Store(true)
 	defer d.fence.repairing.Store(false)
+	d.fence.repairs.Add(1)
 	if c := d.fence.copying.Load(); c != nil { // read after repairing is set; see Copy
 		c.repaired.Store(true)
 	}
 	return f()
+}
+
+// Repairs returns how many repairs have begun. It fails with ErrRepairing while one changes tables, and if one was cut short
+// that the store has no note of.
+func (d *Dir) Repairs() (begun uint64, err error) {
+	begun = d.fence.repairs.Load()
+	noted, err := d.HasRepair()
+	if err == nil && (noted || d.fence.repairing.Load()) {
+		err = ErrRepairing
+	}
+	return begun, err
 }
 
 // NoteLoss notes, durably, that the store lacks what was written to it. Only Replace ends that.

@@ -64,6 +64,7 @@ type fence struct {
 	copying atomic.Pointer[storeCopy]
 	// repairing is set while a repair changes the store, of which no copy may be made.
 	repairing atomic.Bool
+	repairs   atomic.Uint64 // how many of them have begun; counted after repairing is set
 
 	mu       sync.Mutex
 	imagined map[string]bool       // guarded by mu; files made after the failure; they lie in memory
