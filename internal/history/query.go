@@ -36,7 +36,7 @@ func (f *Filter) matches(row *headline.Row) bool {
 	return row.Flags&headline.Rerecorded == 0 &&
 		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
 		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
-		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.Manager == f.Manager) &&
+		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.By(f.Manager)) &&
 		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To)) &&
 		(!f.NoNoise || !f.noise(row))
 }
