@@ -707,6 +707,11 @@ func TestHashesOfTwoKeys(t *testing.T) {
 		if !d.Rekeyed || strings.Contains(d.Diff, "hmac") || !strings.Contains(d.Diff, "+  version:") {
 			t.Errorf("got %+v", d)
 		}
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		if want := "version 101 -> 102, redacted values have another key"; v.Items[0].Summary != want {
+			t.Errorf("got %q, want %q", v.Items[0].Summary, want)
+		}
 		b, err := w.r.Blame(t.Context(), pod("a"))
 		w.must(err)
 		for _, f := range b.Fields {

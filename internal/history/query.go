@@ -614,11 +614,12 @@ func alike(keys ledger.RedactKeys, was, is *State) bool {
 	if was.form == 0 || is.form == 0 || !keys.Changed(was.form, is.form) {
 		return false
 	}
-	for _, s := range [...]*State{was, is} {
-		s.Object = hashed.ReplaceAll(s.Object, []byte("redacted"))
-	}
+	was.Object, is.Object = unhashed(was.Object), unhashed(is.Object)
 	return true
 }
+
+// unhashed is an object with one text for all redacted values.
+func unhashed(raw []byte) []byte { return hashed.ReplaceAll(raw, []byte("redacted")) }
 
 // ErrNoChange is the error for the last change of an object without one.
 var ErrNoChange = errors.New("no change is recorded")

@@ -812,11 +812,26 @@ func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error)
 	} else if e.Resource.SelfDescribing(e.Type) {
 		e.Object = r.show(rec.Record, rec.Object)
 	}
-	text := summary.Of(&e)
+	text, err := Summarize(&e, r.ledger, rec.Prev, rec.sequence)
 	if text == "" && e.Type == event.Updated {
 		text = "updated" // from a state that is not there any more
 	}
-	return text, nil
+	return text, err
+}
+
+// Summarize is [summary.Of] for the event of a record and the state of the one before it, prev, whose hashes of redacted
+// values may be of another key: they are no change.
+func Summarize(e *event.Event, l *ledger.Ledger, prev, sequence uint64) (string, error) {
+	if prev <= unlogged || !hashed.Match(e.OldObject) || !hashed.Match(e.Object) {
+		return summary.Of(e), nil
+	}
+	keys, err := l.RedactKeys()
+	if err != nil || !keys.Changed(prev, sequence) {
+		return summary.Of(e), err
+	}
+	plain := *e
+	plain.OldObject, plain.Object = unhashed(e.OldObject), unhashed(e.Object)
+	return summary.Of(&plain) + ", redacted values have another key", nil
 }
 
 // states returns the states before and after a record, as far as they are recorded.
