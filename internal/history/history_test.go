@@ -1180,6 +1180,18 @@ func (w *world) turn(wild, skewed bool) {
 		if skewed {
 			w.set()
 		}
+	case 11:
+		if wild { // a part is selected for a time
+			apply := []func(){w.reload, func() { w.restart(w.rng.IntN(2) == 0) }}[w.rng.IntN(2)]
+			w.selects("few")
+			apply()
+			w.step()
+			w.step()
+			w.selects()
+			apply()
+			w.step()
+			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
+		}
 	}
 }
 
