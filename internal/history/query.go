@@ -342,13 +342,17 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		return !noise || !f.NoNoise
 	}
 	i, begin, end := 0, first, first // the bucket of the row before
+	k, t := 0, types[0]              // and its type
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
 		if row.At < begin || row.At >= end {
 			i = min(int((row.At-first)/int64(width)), buckets-1)
 			begin = first + int64(i)*int64(width)
 			end = begin + int64(width)
 		}
-		counts[i][slices.Index(types[:], row.Type)]++
+		if row.Type != t {
+			k, t = slices.Index(types[:], row.Type), row.Type
+		}
+		counts[i][k]++
 		return nil
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
