@@ -165,7 +165,7 @@ func position(token string) (uint64, error) {
 		return 0, nil
 	}
 	sequence, err := strconv.ParseUint(token, 36, 64)
-	if err != nil || sequence == 0 {
+	if err != nil || sequence == 0 || sequence == math.MaxUint64 {
 		return 0, ErrContinue
 	}
 	return sequence, nil
