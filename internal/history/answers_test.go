@@ -1246,3 +1246,38 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 		}
 	})
 }
+
+// A change is found by its time also if a list shows deletions later that have an earlier one, more of them than the log has
+// in a segment or two.
+func TestChangeBeforeALongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		list := w.rest()
+		put := func(name string, at time.Time, size int) (sequence uint64) {
+			rec := record.Record{Event: event.Event{ID: "00", Type: event.Deleted, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, State: true, Patch: bytes.Repeat([]byte(" "), size)}
+			rec.Event.FinalStateUnknown = size > 0
+			payload, err := record.Append(nil, &rec)
+			w.must(err)
+			batch := w.st.NewBatch()
+			sequence = batch.Append(store.Record{Time: at, Payload: payload}, nil)
+			row := rec.Headline(sequence, event.Inside)
+			var block headline.Block
+			block.Add(&row)
+			batch.PutHeadlines(block.Bytes())
+			w.must(w.st.Commit(batch))
+			return sequence
+		}
+		put("first", list, 0)
+		want := put("a", list.Add(30*time.Second), 0)
+		for i := range 4 {
+			put(fmt.Sprint("gone", i), list, 1<<20)
+		}
+		w.rest()
+		page, err := w.r.Query(t.Context(), Query{Filter: Filter{From: list.Add(10 * time.Second)}, Limit: 10})
+		w.must(err)
+		if len(page.Items) != 1 || page.Items[0].Sequence != want {
+			t.Errorf("complete %t, %+v, want record %d", page.Complete, page.Items, want)
+		}
+	})
+}
