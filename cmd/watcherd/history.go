@@ -249,9 +249,7 @@ func printVerdict(w io.Writer, s *history.Span) {
 		g := &s.Gaps[i]
 		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
-	for _, u := range s.Unread {
-		fmt.Fprintf(w, "watcherd: changes of %s since %s are not read yet: %s\n", clean(strings.TrimSpace(u.Resource+" "+u.Namespace)), stamp(u.Since), clean(u.Cause))
-	}
+	printUnread(w, s.Unread)
 	switch {
 	case s.Complete || len(s.Gaps) > 0 || len(s.Unread) > 0:
 	case s.From.Equal(s.To):
@@ -260,6 +258,27 @@ func printVerdict(w io.Writer, s *history.Span) {
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), beginning(s))
 	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
+	}
+}
+
+// printUnread has a line for those that are not read since one time for one cause.
+func printUnread(w io.Writer, all []history.Unread) {
+	const shown = 5
+	for len(all) > 0 {
+		u := all[0]
+		var names []string
+		all = slices.DeleteFunc(slices.Clone(all), func(other history.Unread) bool {
+			alike := other.Since.Equal(u.Since) && other.Cause == u.Cause
+			if alike {
+				names = append(names, strings.TrimSpace(other.Resource+" "+other.Namespace))
+			}
+			return alike
+		})
+		more := ""
+		if n := len(names) - shown; n > 0 {
+			names, more = names[:shown], fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Fprintf(w, "watcherd: changes of %s%s since %s are not read yet: %s\n", clean(strings.Join(names, ", ")), more, stamp(u.Since), clean(u.Cause))
 	}
 }
 

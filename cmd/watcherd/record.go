@@ -489,7 +489,11 @@ func (f *storeFlag) reading(to *adminFlags, run func(*cobra.Command, []string) e
 		if err != nil {
 			return err
 		}
-		return watcherd.ReadStore(cmd.Context(), dir, log, func(ctx context.Context, api http.RoundTripper) error {
+		_, until, err := f.period()
+		if err != nil {
+			return err
+		}
+		return watcherd.ReadStore(cmd.Context(), dir, until, log, func(ctx context.Context, api http.RoundTripper) error {
 			cmd.SetContext(ctx)
 			to.local = api
 			return run(cmd, args)

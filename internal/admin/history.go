@@ -383,6 +383,9 @@ func moment(query url.Values, key string) (time.Time, error) {
 	if err != nil {
 		return t, problemf(http.StatusBadRequest, "%s: %v", key, err)
 	}
+	if t.IsZero() {
+		t = t.Add(1) // the zero time stands for one that is left out
+	}
 	return t, nil
 }
 

@@ -176,7 +176,7 @@ func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 
 // wants is keep for streams of all routes.
 func (q *streamQuery) wants(row *headline.Row) bool {
-	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name) && (q.manager == "" || row.Manager == q.manager) &&
+	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name) && (q.manager == "" || row.By(q.manager)) &&
 		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, row.Namespace)) &&
 		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(row.Resource) }))
 }

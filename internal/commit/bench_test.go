@@ -90,6 +90,7 @@ func openBench(b *testing.B, dir string, fs vfs.FS, spec route.Spec, history boo
 	id, err := IdentityOf(&w, pods, "", "", redactKey)
 	x.must(err)
 	x.feed, x.codec, x.group = x.c.NewFeed(id, NewWatchRef(&w)), compact.NewCodecFor(dicts, "pods"), newGroup(x.c)
+	x.feed.recordedForm = x.feed.Form // as in a life that has begun
 	return x
 }
 

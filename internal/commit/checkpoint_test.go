@@ -291,7 +291,7 @@ func TestPutCheckpoints(t *testing.T) {
 				tc.with(r, s)
 			}
 			r.commit(addedTo(s, r.Object("a", "u", "9").WithPosition(tc.position)))
-			if tc.want.Time = now; tc.want.Synced {
+			if tc.want.Time, tc.want.Kept = now, []ledger.Kept{{}}; tc.want.Synced {
 				tc.want.HistorySince = now
 			}
 			if diff := cmp.Diff(tc.want, r.saved(s)); diff != "" {

@@ -443,13 +443,14 @@ func (g *group) putCheckpoints() error {
 			s.ahead = nil // its list has been taken in as well
 		}
 		version = cmp.Or(version, s.saved.ResourceVersion)
-		switch {
-		case !slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.Watch.History }):
+		kept := s.kept()
+		if len(kept) == 0 || !s.saved.Keeps(kept) {
 			s.historySince = time.Time{}
-		case s.historySince.IsZero() && s.synced:
+		}
+		if len(kept) > 0 && s.historySince.IsZero() && s.synced {
 			s.historySince = g.c.cfg.Now()
 		}
-		now := ledger.Checkpoint{HistorySince: s.historySince, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
+		now := ledger.Checkpoint{HistorySince: s.historySince, Kept: kept, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
 		if now.Resumable() {
 			now.Quiet = sub.Quiet(s.position)

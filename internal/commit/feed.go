@@ -171,6 +171,21 @@ func (s *Feed) informer() Acknowledger {
 // Watches are the watches that are fed.
 func (s *Feed) Watches() []WatchRef { return *s.watches.Load() }
 
+// kept are the rules of the watches that keep the history of the feed's objects.
+func (s *Feed) kept() (rules []ledger.Kept) {
+	for _, h := range s.Watches() {
+		if !h.Watch.History {
+			continue
+		}
+		k := ledger.Kept{Namespaces: h.Watch.Namespaces, Rules: h.Watch.Selection}
+		if s.Key.Namespace != "" {
+			k.Namespaces = nil // the feed's is among them
+		}
+		rules = append(rules, k)
+	}
+	return rules
+}
+
 // Complete is the version up to which everything is committed; "": there is none yet.
 func (s *Feed) Complete() string {
 	if v := s.complete.Load(); v != nil {

@@ -130,10 +130,15 @@ func (g *group) unharmed(s *Feed, at time.Time) error {
 		return nil
 	}
 	gap.Cause = record.CauseQuiet
+	return g.gapOfHistory(s, at, &gap)
+}
+
+// gapOfHistory records a gap that no sink is given.
+func (g *group) gapOfHistory(s *Feed, at time.Time, gap *dynamicfactory.Gap) error {
 	g.targets = g.targets[:0]
 	for _, h := range s.Watches() {
 		if h.Watch.History {
-			if err := g.appendGap(s, h, at, &gap); err != nil {
+			if err := g.appendGap(s, h, at, gap); err != nil {
 				return err
 			}
 		}

@@ -100,7 +100,6 @@ func (c *Committer) Prepare(s *Feed) error {
 			// Its list was taken in: up to the version, everything is recorded.
 			cp.Ahead[""] = ledger.Later(cp.Ahead[""], cp.ResourceVersion)
 		}
-		s.historySince = cp.HistorySince
 		s.taken.Store(cp.Synced)
 		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm, s.forgot = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form, cp.Forgot
 		switch {
@@ -119,6 +118,9 @@ func (c *Committer) Prepare(s *Feed) error {
 			if cp.Listing != nil && cp.Listing.Blind {
 				s.blindTo = first
 			}
+		}
+		if s.start != cold { // what came and went before a first list is in no history
+			s.historySince = cp.HistorySince
 		}
 	}
 	if s.start == warm {

@@ -3,12 +3,14 @@ package commit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -134,8 +136,10 @@ func (s *Feed) objects() int {
 type Farewell struct {
 	feed    *Feed // does not run
 	cursor  string
-	newest  string // the newest version of an object
-	damaged bool   // deletions of a part of the objects are not reported
+	newest  string               // the newest version of an object
+	damaged bool                 // deletions of a part of the objects are not reported
+	since   map[string]time.Time // when the checkpoints were, by namespace; a gap begins there if it has objects
+	gaps    []string             // the namespaces of which a gap is recorded
 	at      time.Time
 	total   int
 	over    atomic.Bool // all of it is durable
@@ -145,7 +149,8 @@ type Farewell struct {
 // BeginFarewell removes the checkpoints of a part of the ledger, so that a feed that reads
 // it again lists, and has its objects reported as deleted to the watches that mean it, by
 // the rules by which they were given the objects. The checkpoint that takes their place has no version:
-// what such a feed lists beside the recorded objects was made later, and is an addition.
+// what such a feed lists beside the recorded objects was made later, and is an addition. The history until now stays
+// complete, but for what is not known of the objects' last changes.
 // notify gets a value when the farewell is over.
 func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
 	s, err := c.FormerFeed(partition, watches, means, true)
@@ -158,19 +163,31 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means 
 	}
 	b := c.store.NewBatch()
 	defer b.Discard()
+	last, kept := ledger.Checkpoint{Synced: true}, true // of the history: the part that is known least
+	since := map[string]time.Time{}
 	for id := range ids {
 		cp, _, err := c.ledger.Checkpoint(id)
 		if ledger.IgnoreUnreadable(err) != nil {
 			return nil, err
 		}
-		s.epoch = max(s.epoch, cp.Epoch)
+		last.Epoch = max(last.Epoch, cp.Epoch)
+		if last.Time.IsZero() || cp.Time.Before(last.Time) {
+			last.Time = cp.Time
+		}
+		since[strings.TrimPrefix(id, s.ID)] = cp.Time
+		if kept = kept && !cp.HistorySince.IsZero(); cp.HistorySince.After(last.HistorySince) {
+			last.HistorySince = cp.HistorySince
+		}
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
-	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Synced: true, Epoch: s.epoch}))
+	if s.epoch = last.Epoch; !kept {
+		last.HistorySince = time.Time{}
+	}
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(last))
 	if err := c.store.Commit(b); err != nil {
 		return nil, ledger.StoreError(err, "remove checkpoints of %s", partition)
 	}
-	j := &Farewell{feed: s, at: c.cfg.Now(), notify: notify}
+	j := &Farewell{feed: s, since: since, at: c.cfg.Now(), notify: notify}
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
 }
 
@@ -265,6 +282,9 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 			return ledger.ErrEnough
 		}
 		n++
+		if err := j.missed(g, o); err != nil {
+			return err
+		}
 		j.cursor, j.newest = key, ledger.Later(j.newest, o.GetResourceVersion())
 		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
@@ -279,6 +299,24 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 		err = g.gap(j.feed, j.at, &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: j.newest, ToTime: j.at}, nil)
 	}
 	return false, errors.Join(err, g.reportWaiting(j.feed))
+}
+
+// missed records a gap of the history before the first deletion that the watch of a namespace, or of all, did not show:
+// it may have missed more since its checkpoint.
+func (j *Farewell) missed(g *group, o *compact.Object) error {
+	namespace := ""
+	if _, wide := j.since[""]; !wide || len(j.since) > 1 {
+		namespace = o.GetNamespace()
+	}
+	from, ok := j.since[namespace]
+	if !ok {
+		from, ok = j.since[""]
+	}
+	if !ok || slices.Contains(j.gaps, namespace) {
+		return nil
+	}
+	j.gaps = append(j.gaps, namespace)
+	return g.gapOfHistory(j.feed, j.at, &dynamicfactory.Gap{Cause: record.CauseDefinition, Namespace: namespace, To: o.GetResourceVersion(), FromTime: from, ToTime: j.at})
 }
 
 func (j *Farewell) end() {

@@ -45,6 +45,20 @@ const (
 	Status // an update of the object's status alone
 )
 
+// By reports whether a field manager made the change, alone or with others of the same second: the text then
+// has them all, separated by commas.
+func (r *Row) By(manager string) bool {
+	if r.Manager == manager || !strings.Contains(r.Manager, ",") {
+		return r.Manager == manager
+	}
+	for one := range strings.SplitSeq(r.Manager, ",") {
+		if one == manager {
+			return true
+		}
+	}
+	return false
+}
+
 // Noise reports whether most readers would rather not see the change: of status alone, or of an
 // object that changes all the time, unless its resource was chosen.
 func (r *Row) Noise(chosen bool) bool {

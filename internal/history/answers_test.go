@@ -707,6 +707,11 @@ func TestHashesOfTwoKeys(t *testing.T) {
 		if !d.Rekeyed || strings.Contains(d.Diff, "hmac") || !strings.Contains(d.Diff, "+  version:") {
 			t.Errorf("got %+v", d)
 		}
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		if want := "version 101 -> 102, redacted values have another key"; v.Items[0].Summary != want {
+			t.Errorf("got %q, want %q", v.Items[0].Summary, want)
+		}
 		b, err := w.r.Blame(t.Context(), pod("a"))
 		w.must(err)
 		for _, f := range b.Fields {
@@ -957,6 +962,65 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// Owned objects of a past time are those that named the owner then, whatever has come of them: one that was made again
+// with its owner, as the Pods of a StatefulSet are, one that was released, and one that was not selected since.
+func TestOwnedOfAnEarlierLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		owned := func(name, uid, owner string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			refs := ""
+			if owner != "" {
+				refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q,"controller":true}]`, owner)
+			}
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"%s}}`, name, uid, w.version, refs))
+		}
+		h := w.c.Handler(w.feed)
+		w.rest()
+		h.OnAdd(w.object("a", "u1"), false)
+		was := map[string]*compact.Object{}
+		for _, name := range []string{"again", "kept", "released"} {
+			was[name] = owned(name, name+"-1", "u1")
+			h.OnAdd(was[name], false)
+		}
+		before := w.rest()
+		w.rest()
+		h.OnUpdate(was["released"], owned("released", "released-1", ""))
+		h.OnDelete(w.object("a", "u1"))
+		h.OnDelete(owned("again", "again-1", "u1"))
+		w.rest()
+		h.OnAdd(w.object("a", "u2"), false)
+		h.OnAdd(owned("again", "again-2", "u2"), false)
+		h.OnAdd(owned("new", "new-2", "u2"), false)
+		after := w.rest()
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+		w.must(err)
+		names := func(got Owned, err error) (list []string) {
+			w.must(err)
+			if got.As != Exact || got.Truncated {
+				t.Errorf("got %+v", got)
+			}
+			for _, o := range got.Items {
+				list = append(list, o.Name)
+			}
+			return list
+		}
+		for what, tc := range map[string]struct{ got, want []string }{
+			"before":            {names(w.r.Owned(t.Context(), pod("a"), before, 10)), []string{"again", "kept", "released"}},
+			"after":             {names(w.r.Owned(t.Context(), pod("a"), after, 10)), []string{"again", "new"}},
+			"now":               {names(w.r.Owned(t.Context(), pod("a"), time.Time{}, 10)), []string{"again", "new"}},
+			"the first version": {names(w.r.OwnedVersion(t.Context(), pod("a"), v.Items[2].Sequence, 10)), nil},
+			"the deletion":      {names(w.r.OwnedVersion(t.Context(), pod("a"), v.Items[1].Sequence, 10)), []string{"again", "kept"}},
+		} {
+			if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+				t.Errorf("%s: %s", what, diff)
+			}
+		}
+	})
+}
+
 // Owned objects of a version are those of its life when it was the last change, whatever the clock showed.
 func TestOwnedOfAVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1179,6 +1243,41 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 		w.must(err)
 		if c.Complete {
 			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// A change is found by its time also if a list shows deletions later that have an earlier one, more of them than the log has
+// in a segment or two.
+func TestChangeBeforeALongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		list := w.rest()
+		put := func(name string, at time.Time, size int) (sequence uint64) {
+			rec := record.Record{Event: event.Event{ID: "00", Type: event.Deleted, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, State: true, Patch: bytes.Repeat([]byte(" "), size)}
+			rec.Event.FinalStateUnknown = size > 0
+			payload, err := record.Append(nil, &rec)
+			w.must(err)
+			batch := w.st.NewBatch()
+			sequence = batch.Append(store.Record{Time: at, Payload: payload}, nil)
+			row := rec.Headline(sequence, event.Inside)
+			var block headline.Block
+			block.Add(&row)
+			batch.PutHeadlines(block.Bytes())
+			w.must(w.st.Commit(batch))
+			return sequence
+		}
+		put("first", list, 0)
+		want := put("a", list.Add(30*time.Second), 0)
+		for i := range 4 {
+			put(fmt.Sprint("gone", i), list, 1<<20)
+		}
+		w.rest()
+		page, err := w.r.Query(t.Context(), Query{Filter: Filter{From: list.Add(10 * time.Second)}, Limit: 10})
+		w.must(err)
+		if len(page.Items) != 1 || page.Items[0].Sequence != want {
+			t.Errorf("complete %t, %+v, want record %d", page.Complete, page.Items, want)
 		}
 	})
 }

@@ -277,7 +277,7 @@ func (r *Reader) begin(t time.Time) (uint64, error) {
 	if len(k.backs) > 0 {
 		return r.store.LogStats().First, err
 	}
-	return r.store.SequenceAt(t), err
+	return r.store.SequenceAt(t.Add(-disorder)), err
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the

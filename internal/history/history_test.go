@@ -691,6 +691,7 @@ func (w *world) check() (exact, all int) {
 			}
 			exact++
 			w.checkSecret(&s)
+			w.checkLed(&s)
 			if w.wasUnseen(name, t) {
 				w.Errorf("%s at %v is exact, and had changed unseen", name, t)
 			}
@@ -716,6 +717,19 @@ func (w *world) checkSecret(s *State) {
 	w.Helper()
 	if len(w.watch.Edits.Redact) > 0 && bytes.Contains(s.Object, []byte(`"of u`)) {
 		w.Errorf("%s", s.Object)
+	}
+}
+
+// checkLed wants a state to name the change that led to it, not a record of its form.
+func (w *world) checkLed(s *State) {
+	w.Helper()
+	if s.Sequence == 0 {
+		return
+	}
+	rec, err := w.r.read(s.Sequence)
+	w.must(err)
+	if rec != nil && (rec.Rerecorded || !rec.Event.Time.Equal(s.Time) || rec.Event.Type != s.Type) {
+		w.Errorf("%s is of %d, %s at %v, which is no change that led to it", s.Name, s.Sequence, s.Type, s.Time)
 	}
 }
 
@@ -1180,6 +1194,18 @@ func (w *world) turn(wild, skewed bool) {
 	case 7:
 		if skewed {
 			w.set()
+		}
+	case 11:
+		if wild { // a part is selected for a time
+			apply := []func(){w.reload, func() { w.restart(w.rng.IntN(2) == 0) }}[w.rng.IntN(2)]
+			w.selects("few")
+			apply()
+			w.step()
+			w.step()
+			w.selects()
+			apply()
+			w.step()
+			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
 		}
 	}
 }

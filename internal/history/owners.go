@@ -226,7 +226,7 @@ type OwnedObject struct {
 const ownedPage = 500
 
 // Owned returns at most limit objects whose owner references name an object at a time; a zero
-// time is now. Of a past time, those that exist and have lost the reference since are left out.
+// time is now.
 func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (Owned, error) {
 	now := t.IsZero()
 	if now {
@@ -268,6 +268,14 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		out.Truncated = out.Truncated || time.Since(began) > patience
 		return out.Truncated
 	}
+	since := at.to + 1 // what is recorded later may have been another state at that time
+	if !at.ordered {
+		var err error
+		if since, err = r.begin(at.t); ledger.IgnoreUnreadable(err) != nil {
+			return out, err
+		}
+	}
+	changed := func(sequence uint64) bool { return !now && (sequence >= since || sequence <= unlogged) }
 	var resources []event.Resource
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
@@ -277,9 +285,9 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
 	})
 	for _, resource := range slices.Compact(resources) {
-		// Owner references rarely change: an object that exists is read only if it has one now.
+		// Owner references rarely change: an object that exists is read only if it has one now, or has changed since.
 		all := Objects{Resource: resource, Namespace: namespace}
-		exists, owned, err := r.recordedOwned(ctx, &owner, resource, prefix, late)
+		exists, owned, err := r.recordedOwned(ctx, &owner, resource, prefix, changed, late)
 		if ledger.IgnoreUnreadable(err) != nil {
 			return out, err
 		}
@@ -321,9 +329,9 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	return out, err
 }
 
-// recordedOwned returns the keys of the recorded objects of a resource, and whether they name the owner, until
-// late, and how many do. The error is store.ErrUnreadable if some may be missing.
-func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource event.Resource, prefix string, late func() bool) (exists map[string]bool, owned int, err error) {
+// recordedOwned returns the keys of the recorded objects of a resource, until late, and whether they name the owner or
+// have changed since, by the sequence of their states, and how many name it. The error is store.ErrUnreadable if some may be missing.
+func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource event.Resource, prefix string, changed func(sequence uint64) bool, late func() bool) (exists map[string]bool, owned int, err error) {
 	exists = map[string]bool{}
 	var damage error
 	for _, p := range r.partitions(resource) {
@@ -335,9 +343,10 @@ func (r *Reader) recordedOwned(ctx context.Context, owner *reference, resource e
 			for _, ref := range c.GetOwnerReferences() {
 				has = has || owner.is(ref.APIVersion, ref.Kind, ref.Name, string(ref.UID))
 			}
-			if exists[key] = exists[key] || has; has {
+			if has {
 				owned++
 			}
+			exists[key] = exists[key] || has || changed(c.Sequence())
 			return stop(ctx)
 		})
 		switch {

@@ -36,7 +36,7 @@ func (f *Filter) matches(row *headline.Row) bool {
 	return row.Flags&headline.Rerecorded == 0 &&
 		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
 		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
-		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.Manager == f.Manager) &&
+		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.By(f.Manager)) &&
 		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To)) &&
 		(!f.NoNoise || !f.noise(row))
 }
@@ -165,7 +165,7 @@ func position(token string) (uint64, error) {
 		return 0, nil
 	}
 	sequence, err := strconv.ParseUint(token, 36, 64)
-	if err != nil || sequence == 0 {
+	if err != nil || sequence == 0 || sequence == math.MaxUint64 {
 		return 0, ErrContinue
 	}
 	return sequence, nil
@@ -342,13 +342,17 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		return !noise || !f.NoNoise
 	}
 	i, begin, end := 0, first, first // the bucket of the row before
+	k, t := 0, types[0]              // and its type
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
 		if row.At < begin || row.At >= end {
 			i = min(int((row.At-first)/int64(width)), buckets-1)
 			begin = first + int64(i)*int64(width)
 			end = begin + int64(width)
 		}
-		counts[i][slices.Index(types[:], row.Type)]++
+		if row.Type != t {
+			k, t = slices.Index(types[:], row.Type), row.Type
+		}
+		counts[i][k]++
 		return nil
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
@@ -614,11 +618,12 @@ func alike(keys ledger.RedactKeys, was, is *State) bool {
 	if was.form == 0 || is.form == 0 || !keys.Changed(was.form, is.form) {
 		return false
 	}
-	for _, s := range [...]*State{was, is} {
-		s.Object = hashed.ReplaceAll(s.Object, []byte("redacted"))
-	}
+	was.Object, is.Object = unhashed(was.Object), unhashed(is.Object)
 	return true
 }
+
+// unhashed is an object with one text for all redacted values.
+func unhashed(raw []byte) []byte { return hashed.ReplaceAll(raw, []byte("redacted")) }
 
 // ErrNoChange is the error for the last change of an object without one.
 var ErrNoChange = errors.New("no change is recorded")

@@ -291,21 +291,42 @@ func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
 	next, blind := s.next, s.blind
 	s = r.stateOf(rec, rec.Record, rec.Object)
 	s.next, s.blind = next, blind
-	return s, nil
+	err = r.led(&s, rec)
+	return s, err
+}
+
+// led has a state name the change that led to it, in place of a record that has it in another form alone; none if the log
+// does not have it any more.
+func (r *Reader) led(s *State, rec *stored) (err error) {
+	if !rec.Rerecorded {
+		return nil
+	}
+	for rec != nil && rec.Rerecorded && err == nil {
+		rec, err = r.read(rec.Prev)
+	}
+	s.Sequence, s.Time, s.Type, s.Manager = 0, time.Time{}, "", ""
+	if rec != nil {
+		s.of(rec)
+	}
+	return err
+}
+
+// of has the state name a record.
+func (s *State) of(rec *stored) {
+	s.Sequence, s.Time, s.Type = rec.sequence, rec.Event.Time, rec.Event.Type
+	if by := rec.Event.ChangedBy; by != nil {
+		s.Manager = by.Manager
+	}
 }
 
 // stateOf is the state of a record, in the form of a body of another one or its own.
 func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) State {
 	s := State{
 		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
-		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence, form: rec.sequence,
-		Object: r.show(of, body),
+		before: rec.sequence, form: rec.sequence, Object: r.show(of, body),
 	}
-	if s.Object == nil {
+	if s.of(rec); s.Object == nil {
 		s.As = Gap
-	}
-	if by := rec.Event.ChangedBy; by != nil {
-		s.Manager = by.Manager
 	}
 	return s
 }
@@ -369,7 +390,8 @@ func (r *Reader) walk(ctx context.Context, o *Object, before past, l link, steps
 		}
 		found := r.stateOf(rec, of, body)
 		found.next, found.blind, found.form = s.next, s.blind, form
-		return found, true, nil
+		err = r.led(&found, rec)
+		return found, true, err
 	}
 	return s, false, nil
 }
@@ -812,11 +834,26 @@ func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error)
 	} else if e.Resource.SelfDescribing(e.Type) {
 		e.Object = r.show(rec.Record, rec.Object)
 	}
-	text := summary.Of(&e)
+	text, err := Summarize(&e, r.ledger, rec.Prev, rec.sequence)
 	if text == "" && e.Type == event.Updated {
 		text = "updated" // from a state that is not there any more
 	}
-	return text, nil
+	return text, err
+}
+
+// Summarize is [summary.Of] for the event of a record and the state of the one before it, prev, whose hashes of redacted
+// values may be of another key: they are no change.
+func Summarize(e *event.Event, l *ledger.Ledger, prev, sequence uint64) (string, error) {
+	if prev <= unlogged || !hashed.Match(e.OldObject) || !hashed.Match(e.Object) {
+		return summary.Of(e), nil
+	}
+	keys, err := l.RedactKeys()
+	if err != nil || !keys.Changed(prev, sequence) {
+		return summary.Of(e), err
+	}
+	plain := *e
+	plain.OldObject, plain.Object = unhashed(e.OldObject), unhashed(e.Object)
+	return summary.Of(&plain) + ", redacted values have another key", nil
 }
 
 // states returns the states before and after a record, as far as they are recorded.

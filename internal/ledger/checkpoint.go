@@ -35,10 +35,38 @@ type Checkpoint struct {
 	// HistorySince is the time since when every change that the feed recorded is in the
 	// history; zero: not now.
 	HistorySince time.Time `json:"historySince,omitzero"`
+	// Kept are the rules of the watches that have kept the history since then; none of a
+	// checkpoint from before they were noted.
+	Kept []Kept `json:"kept,omitempty"`
 
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
 	// everything in them is recorded; "" stands for all.
 	Ahead map[string]string `json:"ahead,omitempty"`
+}
+
+// Kept are the rules by which a watch keeps the history of a feed's objects.
+type Kept struct {
+	Namespaces []string       `json:"namespaces,omitempty"` // none: all
+	Rules      plan.Selection `json:"rules,omitzero"`
+}
+
+// within reports whether k certainly selects nothing that other does not select.
+func (k *Kept) within(other *Kept) bool {
+	of := func(list, all []string) bool {
+		return !slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(all, s) })
+	}
+	narrower := func(list, all []string) bool { return len(all) == 0 || len(list) > 0 && of(list, all) }
+	a, b := &k.Rules, &other.Rules
+	return narrower(k.Namespaces, other.Namespaces) && narrower(a.Namespaces.Include, b.Namespaces.Include) &&
+		of(b.Namespaces.Exclude, a.Namespaces.Exclude) && (b.Namespaces.Selector == "" || a.Namespaces.Selector == b.Namespaces.Selector) &&
+		(b.Labels == "" || a.Labels == b.Labels) && (b.Fields == "" || a.Fields == b.Fields)
+}
+
+// Keeps reports whether all that rules select has been in the history since HistorySince.
+func (c *Checkpoint) Keeps(rules []Kept) bool {
+	return len(c.Kept) == 0 || !slices.ContainsFunc(rules, func(k Kept) bool {
+		return !slices.ContainsFunc(c.Kept, func(known Kept) bool { return k.within(&known) })
+	})
 }
 
 // Resumable reports whether the ledger and a watch from the version are everything.
@@ -51,7 +79,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of

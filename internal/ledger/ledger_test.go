@@ -194,6 +194,7 @@ func TestSameCheckpoint(t *testing.T) {
 		"no list": func(c *Checkpoint) { c.Listing = nil },
 		"gap":     func(c *Checkpoint) { c.Gap = &dynamicfactory.Gap{} },
 		"loss":    func(c *Checkpoint) { c.Forgot = true },
+		"rules":   func(c *Checkpoint) { c.Kept = []Kept{{}} },
 		"ahead":   func(c *Checkpoint) { c.Ahead = map[string]string{"ns": "1"} },
 	} {
 		other := base
@@ -206,6 +207,48 @@ func TestSameCheckpoint(t *testing.T) {
 	other.Time, other.Listing = time.Unix(9, 0), &Listing{ResourceVersion: "2"}
 	if !base.Same(other) {
 		t.Error("another time is not the same")
+	}
+}
+
+// TestKept: a history is kept since it began by rules that select no more than those before.
+func TestKept(t *testing.T) {
+	rules := func(edits ...func(*Kept)) Kept {
+		var k Kept
+		for _, edit := range edits {
+			edit(&k)
+		}
+		return k
+	}
+	in := func(names ...string) func(*Kept) { return func(k *Kept) { k.Namespaces = names } }
+	like := func(globs ...string) func(*Kept) { return func(k *Kept) { k.Rules.Namespaces.Include = globs } }
+	but := func(globs ...string) func(*Kept) { return func(k *Kept) { k.Rules.Namespaces.Exclude = globs } }
+	labelled := func(selector string) func(*Kept) { return func(k *Kept) { k.Rules.Namespaces.Selector = selector } }
+	labels := func(selector string) func(*Kept) { return func(k *Kept) { k.Rules.Labels = selector } }
+	fields := func(selector string) func(*Kept) { return func(k *Kept) { k.Rules.Fields = selector } }
+	for name, tc := range map[string]struct {
+		before, now []Kept
+		want        bool
+	}{
+		"not noted":             {nil, []Kept{rules(labels("a=b"))}, true},
+		"nothing":               {[]Kept{rules(labels("a=b"))}, nil, true},
+		"all":                   {[]Kept{rules()}, []Kept{rules(in("x"), like("x*"), but("y"), labelled("e=p"), labels("a=b"), fields("c=d"))}, true},
+		"the same":              {[]Kept{rules(in("x"), labels("a=b"))}, []Kept{rules(in("x"), labels("a=b"))}, true},
+		"one of two":            {[]Kept{rules(labels("a=b")), rules(labels("a=c"))}, []Kept{rules(labels("a=c"))}, true},
+		"one more":              {[]Kept{rules(labels("a=b"))}, []Kept{rules(labels("a=b")), rules(labels("a=c"))}, false},
+		"fewer namespaces":      {[]Kept{rules(in("x", "y"))}, []Kept{rules(in("y"))}, true},
+		"a namespace more":      {[]Kept{rules(in("x"))}, []Kept{rules(in("x", "y"))}, false},
+		"all namespaces":        {[]Kept{rules(in("x"))}, []Kept{rules()}, false},
+		"a pattern more":        {[]Kept{rules(like("x*"))}, []Kept{rules(like("x*", "y*"))}, false},
+		"no pattern":            {[]Kept{rules(like("x*"))}, []Kept{rules()}, false},
+		"one that was excluded": {[]Kept{rules(but("x", "y"))}, []Kept{rules(but("x"))}, false},
+		"other labels":          {[]Kept{rules(labels("a=b"))}, []Kept{rules(labels("a in (b,c)"))}, false},
+		"other fields":          {[]Kept{rules(fields("a=b"))}, []Kept{rules()}, false},
+		"other namespaces":      {[]Kept{rules(labelled("a=b"))}, []Kept{rules(labelled("a=c"))}, false},
+	} {
+		c := Checkpoint{Kept: tc.before}
+		if got := c.Keeps(tc.now); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func TestDefinitionGoneInAnotherCluster(t *testing.T) {
 
 	api.SetUID("cluster-1")
 	look()
-	l.becomes(history{"a": {"sync 101", "deleted 101 unknown"}})
+	l.becomes(history{"": {"gap definition"}, "a": {"sync 101", "deleted 101 unknown"}}) // the watch did not show the deletion
 }
 
 // TestStartAtAnotherClusterWithoutTheDefinition starts with another cluster, of which nothing that

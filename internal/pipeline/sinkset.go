@@ -298,7 +298,7 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 		switch {
 		case err != nil:
 			return chosen, false, nil //nolint:nilerr // the event stream reports it
-		case r.Event.Gap != nil && (r.Event.Gap.Cause == record.CauseRemoved || r.Event.Gap.Cause == record.CauseQuiet):
+		case r.Event.Gap != nil && (r.Event.Gap.Cause == record.CauseRemoved || record.OfHistory(r.Event.Gap.Cause)):
 			return chosen, false, nil // queued for the sink that it is for, or for none
 		case r.Rerecorded:
 			return chosen, false, nil // no event

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -17,7 +18,6 @@ import (
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
-	"github.com/watcherd/watcherd/pkg/event/summary"
 )
 
 // LogEvent returns the event of a record of the log, with all that was recorded of
@@ -51,8 +51,8 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 			return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
 		}
 	}
-	e.Summary = summary.Of(e)
-	return e, nil
+	e.Summary, err = history.Summarize(e, ledger.New(r.store, r.inflater.Dictionaries), rec.Prev, item.Sequence)
+	return e, err
 }
 
 // stateOf returns the object of a record of the log, nil if it is not there any more or

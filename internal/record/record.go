@@ -27,7 +27,13 @@ var ErrMalformed = errors.New("malformed event record")
 const (
 	CauseRemoved = "removed" // a sink was not configured: for the sink alone
 	CauseQuiet   = "quiet"   // only objects that came and went may be missing: for the history alone
+	// CauseDefinition is of changes that may be missing before the definition of a resource was found gone
+	// with objects whose deletions were not observed: for the history alone.
+	CauseDefinition = "definition"
 )
+
+// OfHistory reports whether gaps of a cause are for the history alone.
+func OfHistory(cause string) bool { return cause == CauseQuiet || cause == CauseDefinition }
 
 // Record is one event as it is stored. Bodies alias the objects they come from,
 // or the payload they were decoded from.

@@ -248,7 +248,7 @@ func (t *rehearsal) take(it *store.Item) error {
 	switch {
 	case rec.Event.Gap != nil:
 		t.Gaps++
-		if rec.Event.Gap.Cause == record.CauseQuiet {
+		if record.OfHistory(rec.Event.Gap.Cause) {
 			return nil // the matches of the routes are not broken
 		}
 		for _, s := range t.sides {

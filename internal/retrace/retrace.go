@@ -308,10 +308,10 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 		s.Flags = uint32(record.Replay)
 	}
 	if g := rec.Event.Gap; g != nil {
-		switch g.Cause {
-		case record.CauseRemoved:
+		switch {
+		case g.Cause == record.CauseRemoved:
 			return s, given && t.again, nil // it is queued for the sink that it is for
-		case record.CauseQuiet:
+		case record.OfHistory(g.Cause):
 			return s, false, nil
 		}
 		return s, slices.Contains(t.router.Sinks(nil, g.Watch, rec.Event.Resource), t.sink), nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -30,14 +31,15 @@ import (
 
 // ReadStore calls f with an api that answers in this process, at http://localhost, what the
 // store in dir knows of the past: history, changes, states, differences. No daemon may run on the store
-// meanwhile. Nothing is trimmed, and what the configuration that was accepted last hides stays hidden.
-func ReadStore(ctx context.Context, dir string, log *slog.Logger, f func(ctx context.Context, api http.RoundTripper) error) (err error) {
+// meanwhile. Nothing is trimmed, and what the configuration that was accepted last hides stays hidden. Answers about times
+// after the last record and checkpoint, and after until, are not complete.
+func ReadStore(ctx context.Context, dir string, until time.Time, log *slog.Logger, f func(ctx context.Context, api http.RoundTripper) error) (err error) {
 	st, err := store.Open(dir, store.Options{Logger: log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	a, err := openArchive(st)
+	a, err := openArchive(st, until)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
@@ -67,7 +69,7 @@ type archive struct {
 	resources []history.Known
 }
 
-func openArchive(st *store.Store) (*archive, error) {
+func openArchive(st *store.Store, until time.Time) (*archive, error) {
 	dicts, err := ledger.LoadDictionaries(st)
 	if ledger.IgnoreUnreadable(err) != nil {
 		return nil, err
@@ -95,10 +97,36 @@ func openArchive(st *store.Store) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &record.Inflater{Dictionaries: dicts, Edit: table.Edit}
-	a := &archive{Reader: history.New(st, ledger.New(st, dicts), in), past: retrace.New(st, in, func() *redact.Table { return table })}
+	in, l := &record.Inflater{Dictionaries: dicts, Edit: table.Edit}, ledger.New(st, dicts)
+	a := &archive{Reader: history.New(st, l, in), past: retrace.New(st, in, func() *redact.Table { return table })}
+	if err := a.ends(st, l, until); err != nil {
+		return nil, err
+	}
 	a.resources, err = a.Resources()
 	return a, err
+}
+
+// ends has answers about times after the last record and checkpoint, and after a time, be incomplete.
+func (a *archive) ends(st *store.Store, l *ledger.Ledger, end time.Time) error {
+	last, ok, err := st.ReadRecord(st.LogStats().Last)
+	if err = ledger.IgnoreUnreadable(err); err != nil {
+		return err
+	}
+	if ok && last.Time.After(end) {
+		end = last.Time
+	}
+	feeds := map[string]history.Unread{}
+	err = l.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		if feeds[feed] = (history.Unread{}); c.Time.After(end) {
+			end = c.Time
+		}
+		return nil
+	})
+	for feed := range feeds {
+		feeds[feed] = history.Unread{Since: end, Cause: "the store ends there"}
+	}
+	a.Reading(func() map[string]history.Unread { return feeds })
+	return err
 }
 
 // shortNames are those of resources that every cluster serves.

@@ -85,7 +85,7 @@ func TestForeground(t *testing.T) {
 	}
 
 	read := func(dir string, f func(ctx context.Context, api http.RoundTripper) error) error {
-		return watcherd.ReadStore(t.Context(), dir, slog.New(slog.DiscardHandler), f)
+		return watcherd.ReadStore(t.Context(), dir, time.Time{}, slog.New(slog.DiscardHandler), f)
 	}
 	err := read(filepath.Join(p.dir, "data"), func(ctx context.Context, api http.RoundTripper) error {
 		for path, want := range map[string]string{
@@ -94,6 +94,8 @@ func TestForeground(t *testing.T) {
 			"/api/v1/objects/Pod/ns/during/blame":            `"path":"metadata.name"`,
 			"/api/v1/objects/pods/ns/during?at=0s":           `"as":"exact"`,
 			"/api/v1/changes?from=1h&group=owner":            `"complete":false`,
+			"/api/v1/history?resource=pods&from=1ms":         `"cause":"the store ends there"`,
+			"/api/v1/changes?from=1ms":                       `"complete":false`,
 			"/api/v1/history?resource=deployments":           `no state of`,
 			"/api/v1/history?resource=pods&name=none":        `"items":[]`,
 			"/api/v1/history?when=metadata.name.size()==6":   `"name":"during"`,

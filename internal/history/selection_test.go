@@ -1,0 +1,84 @@
+package history
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/selector"
+)
+
+// selects has the watch select the objects of namespaces, of all without any.
+func (w *world) selects(namespaces ...string) {
+	w.Helper()
+	w.watch.Selection.Namespaces = selector.Namespaces{Include: namespaces}
+	var err error
+	w.watch.Filter, err = w.watch.Selection.Filter()
+	w.must(err)
+}
+
+// reload puts the watch in place of the one that runs.
+func (w *world) reload() {
+	w.Helper()
+	watch := w.watch
+	x, err := w.c.PrepareChange(&plan.State{Watches: []plan.Watch{watch}}, nil, map[*commit.Feed][]commit.WatchRef{w.feed: {commit.NewWatchRef(&watch)}}, nil)
+	w.must(err)
+	w.must(w.c.AtBarrier(func(b commit.Barrier) { err = b.Change(x) }))
+	w.must(err)
+}
+
+// What a watch did not select is not known of the time before it did: an object that came and went meanwhile is
+// not taken for one that was never there, and no answer about that time is complete.
+func TestSelectionWidened(t *testing.T) {
+	for name, apply := range map[string]func(w *world){"reloaded": (*world).reload, "restarted": func(w *world) { w.restart(false) }} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 0)
+				defer w.end()
+				lives := func(name string) {
+					w.c.Handler(w.feed).OnAdd(w.object(name, "u-"+name), false)
+					w.rest()
+					w.c.Handler(w.feed).OnDelete(w.object(name, "u-"+name))
+					w.rest()
+				}
+				check := func(what string, f Filter, complete bool) {
+					t.Helper()
+					c, err := w.r.Changes(t.Context(), f, false)
+					w.must(err)
+					if c.Complete != complete {
+						t.Errorf("%s: complete is %t, since %v", what, c.Complete, c.Since)
+					}
+				}
+				begin := w.rest()
+				w.selects("few")
+				apply(w)
+				from := w.rest()
+				check("narrowed", Filter{From: begin, To: from}, true)
+				w.c.Handler(w.feed).OnAdd(w.object("a", "u1"), false) // of another namespace
+				at := w.rest()
+				w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
+				lives("b")
+				w.selects()
+				apply(w)
+				since := w.rest()
+				lives("b")
+				s, err := w.r.At(t.Context(), pod("a"), at)
+				w.must(err)
+				if s.As != UnknownBefore {
+					t.Errorf("an object that was not selected: %+v", s)
+				}
+				list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+				w.must(err)
+				if list.As != UnknownBefore {
+					t.Errorf("the list: %+v", list)
+				}
+				check("of the time before", Filter{From: from, To: w.now()}, false)
+				check("since then", Filter{From: since, To: w.now()}, true)
+				w.restart(false)
+				w.rest()
+				check("after a restart", Filter{From: since, To: w.now()}, true)
+			})
+		})
+	}
+}
