@@ -60,7 +60,7 @@ kubeAPI: {qps: 12.5, burst: 7}
 store:
   path: /var/lib/watcherd
   maxBytes: 20Gi
-  retention: {maxAge: 72h, maxBytes: "1073741824"}
+  retention: {maxAge: 3d, maxBytes: "1073741824"}
   deadLetters: {maxAge: 1h, maxBytes: 2Gi}
   minFree: 1G
   redactionKey: {file: /key}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/internal/jsonpatch"
+	"github.com/watcherd/watcherd/internal/nearest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -42,7 +43,8 @@ func newBodyCommand() *cobra.Command {
 			}
 			s := st.Sink(sink)
 			if s == nil {
-				return &usageError{fmt.Errorf("%s has no sink %q", display(file), sink)}
+				known := namesOf(st.Sinks, func(s plan.Sink) string { return s.Name })
+				return &usageError{fmt.Errorf("%s has no sink named %q; known: %s", display(file), sink, strings.Join(nearest.First(sink, known), ", "))}
 			}
 			list, err := eventsFor(cmd.InOrStdin(), events, st, s.Name)
 			if err != nil {

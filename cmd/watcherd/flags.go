@@ -196,6 +196,9 @@ func (f *kubeFlags) load() (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
 	}
+	if _, err := rest.TLSConfigFor(cfg); err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
 	cfg = dynamicfactory.Guarded(cfg)
 	cfg.UserAgent = "watcherd/" + version()
 	raw, err := loader.RawConfig()

@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -60,7 +61,7 @@ func newGetCommand() *cobra.Command {
 	flags.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, such as tier=web,env!=dev")
 	flags.StringVarP(&o.output, "output", "o", formatTable, "table, wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=HEADER:PATH,...")
 	mustMark(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(objectFormats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
-	flags.StringVar(&o.at, "at", "", "show the objects as they were: how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)")
+	flags.StringVar(&o.at, "at", "", "show the objects as they were: how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z); of a recording, its end by default")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print the objects, then each that changes")
 	return cmd
 }
@@ -103,7 +104,14 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 		return &usageError{errors.New("-n and -A exclude each other")}
 	}
 	if o.store.dir != "" && o.at == "" {
-		return &usageError{errors.New("--store needs --at: the time of the states to show")}
+		_, end, err := o.store.period()
+		if err != nil {
+			return err
+		}
+		if end.IsZero() {
+			return &usageError{errors.New("--store needs --at: the time of the states to show")}
+		}
+		o.at = end.Format(time.RFC3339Nano)
 	}
 	if _, err := selector.ParseLabels(o.selector); err != nil {
 		return &usageError{fmt.Errorf("-l: %w", err)}
@@ -133,7 +141,23 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 			missing = append(missing, err)
 		}
 	}
+	if len(g.empty) == len(list) {
+		g.noteEmpty()
+	}
 	return errors.Join(append(missing, g.printer.end())...)
+}
+
+// noteEmpty makes known that there are no objects.
+func (g *getter) noteEmpty() {
+	fmt.Fprintf(g.cmd.ErrOrStderr(), "No resources found%s.\n", g.where())
+}
+
+// where is the namespace that is asked for, as the end of a sentence.
+func (g *getter) where() string {
+	if g.namespace == "" {
+		return ""
+	}
+	return " in namespace " + g.namespace
 }
 
 type getter struct {
@@ -141,6 +165,7 @@ type getter struct {
 	cmd     *cobra.Command
 	client  *client.Client
 	printer *objectPrinter
+	empty   []string // resources without an object
 }
 
 // show prints what is asked for of a resource, or calls it missing.
@@ -154,10 +179,6 @@ func (g *getter) show(w *wanted, print func(raw []byte) error) error {
 			found++
 			return print(raw)
 		})
-		where := ""
-		if g.namespace != "" {
-			where = " in namespace " + g.namespace
-		}
 		switch {
 		case err != nil:
 			missing = append(missing, err)
@@ -166,9 +187,9 @@ func (g *getter) show(w *wanted, print func(raw []byte) error) error {
 			if g.at != "" {
 				among = "the objects recorded at that time"
 			}
-			missing = append(missing, fmt.Errorf("%s %q%s is not among %s", w.resource, name, where, among))
+			missing = append(missing, fmt.Errorf("%s %q%s is not among %s", w.resource, name, g.where(), among))
 		case found == 0 && !g.printer.together():
-			fmt.Fprintf(g.cmd.ErrOrStderr(), "No resources found%s.\n", where)
+			g.empty = append(g.empty, w.resource)
 		}
 	}
 	return errors.Join(append(missing, g.printer.flush())...)
@@ -303,9 +324,15 @@ func (g *getter) follow(w *wanted) error {
 	if err := g.show(w, row); err != nil {
 		return err
 	}
+	if len(g.empty) > 0 {
+		g.noteEmpty()
+	}
 	query := url.Values{"resource": {w.resource}, "since": {strconv.FormatUint(st.Store.LastEvent, 10)}}
 	setGiven(query, map[string]string{"namespace": g.namespace, "name": strings.Join(w.names, "")})
 	t := &tail{notes: g.cmd.ErrOrStderr(), show: func(e *event.Event) error {
+		if e.Type == event.Gap && e.Gap.Cause == record.CauseQuiet {
+			return nil // what is printed is what there is
+		}
 		if e.Type == event.Gap {
 			_, err := fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: history of %s was lost; run the command again for the state of now\n", e.Gap.Resource)
 			return err

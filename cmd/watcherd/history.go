@@ -21,6 +21,8 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // historyOptions are the flags of history, diff and changes.
@@ -28,7 +30,8 @@ type historyOptions struct {
 	admin     adminFlags
 	store     storeFlag
 	namespace string
-	from, to  string
+	since     string
+	until     string
 	manager   string
 	path      string
 	when      string
@@ -54,8 +57,8 @@ func newHistoryCommand() *cobra.Command {
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
-	flags.StringVar(&o.from, "since", "", "only changes since this time")
-	flags.StringVar(&o.to, "until", "", "only changes until this time")
+	flags.StringVar(&o.since, "since", "", "only changes since this time")
+	flags.StringVar(&o.until, "until", "", "only changes until this time")
 	flags.StringVar(&o.manager, "by", "", "only changes by this field manager")
 	flags.StringVar(&o.path, "path", "", "only changes of the value at this path, such as spec.replicas")
 	flags.StringVar(&o.when, "when", "", "only changes on which this expression (CEL) is true, as in a route's when")
@@ -72,45 +75,45 @@ func newDiffCommand() *cobra.Command {
 		Short: "Compare the states of an object at two times",
 		Long: "Diff prints the unified diff, as YAML, of an object's states at two times: by default that of its last recorded\n" +
 			"change. Items of lists are matched by name. " + timesHelp,
-		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
+		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --since 2h\n  watcherd diff cm app -n prod --since 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE:    o.store.reading(&o.admin, o.diff),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
-	flags.StringVar(&o.from, "from", "", "time of the first state (default: before the last change)")
-	flags.StringVar(&o.to, "to", "", "time of the second state (default: now)")
-	flags.SetNormalizeFunc(sinceIsFrom)
+	flags.StringVar(&o.since, "since", "", "time of the first state (default: before the last change)")
+	flags.StringVar(&o.until, "until", "", "time of the second state (default: now)")
+	flags.SetNormalizeFunc(fromIsSince)
 	return cmd
 }
 
 func newChangesCommand() *cobra.Command {
 	var o historyOptions
 	cmd := &cobra.Command{
-		Use:   "changes (--from TIME | --store DIR) [--to TIME]",
+		Use:   "changes (--since TIME | --store DIR) [--until TIME]",
 		Short: "Show what a period changed",
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
-		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --store recording\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
+		Example: "  watcherd changes --since 1h\n  watcherd changes --since 10m --group owner\n  watcherd changes --store recording\n  watcherd changes --since 2026-01-31T12:00:00Z --until 2026-01-31T12:10:00Z -n prod -o json",
 		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
-	flags.StringVar(&o.from, "from", "", "the beginning; required, except for a recording (default: its beginning)")
-	flags.StringVar(&o.to, "to", "", "the end (default: now; without --from, the end of the recording)")
-	flags.SetNormalizeFunc(sinceIsFrom)
+	flags.StringVar(&o.since, "since", "", "the beginning; required, except for a recording (default: its beginning)")
+	flags.StringVar(&o.until, "until", "", "the end (default: now; without --since, the end of the recording)")
+	flags.SetNormalizeFunc(fromIsSince)
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
-// sinceIsFrom takes --since and --until, which commands about events have, for --from and --to.
-func sinceIsFrom(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+// fromIsSince takes --from and --to, the two ends of a comparison, for --since and --until.
+func fromIsSince(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
-	case "since":
-		name = "from"
-	case "until":
-		name = "to"
+	case "from":
+		name = "since"
+	case "to":
+		name = "until"
 	}
 	return pflag.NormalizedName(name)
 }
@@ -124,13 +127,13 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 	q := url.Values{}
 	now := time.Now()
-	for key, text := range map[string]string{"from": o.from, "to": o.to} {
-		at, err := timeFlag(key, text, now)
+	for _, end := range []struct{ key, flag, text string }{{"from", "--since", o.since}, {"to", "--until", o.until}} {
+		at, err := timeFlag(end.flag, end.text, now)
 		if err != nil {
 			return nil, err
 		}
 		if !at.IsZero() {
-			q.Set(key, at.UTC().Format(time.RFC3339Nano))
+			q.Set(end.key, at.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	setGiven(q, map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "when": o.when, "type": strings.Join(o.types, ",")})
@@ -194,7 +197,7 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 		c := &page.Items[i]
 		text := c.Summary
 		if c.Gap != nil {
-			text = "changes may be missing since " + stamp(c.Gap.From) + ": " + c.Gap.Cause
+			text = gapWords(c.Gap.Cause) + " since " + stamp(c.Gap.From) + ": " + c.Gap.Cause
 		}
 		t.row(stamp(c.Time), string(c.Type), c.Namespace, c.Name, c.Manager, text)
 	}
@@ -244,10 +247,47 @@ func beginning(s *history.Span) string {
 	return s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339)
 }
 
+// gapWords is what is not known because of a gap.
+func gapWords(cause string) string {
+	if cause == record.CauseQuiet {
+		return "no change was missed, except of objects that came and went,"
+	}
+	return "changes may be missing"
+}
+
+// outages puts gaps in which nothing was missed together if they have a time in common, as those of all resources after an
+// outage of the API server; any other is alone.
+func outages(gaps []event.GapData) (list [][]event.GapData) {
+	open := -1 // the last of quiet gaps
+	for i := range gaps {
+		g := gaps[i]
+		if open >= 0 && g.Cause == record.CauseQuiet && g.From.Before(list[open][0].To) && list[open][0].From.Before(g.To) {
+			list[open] = append(list[open], g)
+			continue
+		}
+		if list = append(list, []event.GapData{g}); g.Cause == record.CauseQuiet {
+			open = len(list) - 1
+		}
+	}
+	return list
+}
+
 func printVerdict(w io.Writer, s *history.Span) {
-	for i := range s.Gaps {
-		g := &s.Gaps[i]
-		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
+	for _, gaps := range outages(s.Gaps) {
+		g, names := gaps[0], []string(nil)
+		for i := range gaps {
+			if gaps[i].From.Before(g.From) {
+				g.From = gaps[i].From
+			}
+			if gaps[i].To.After(g.To) {
+				g.To = gaps[i].To
+			}
+			names = append(names, strings.Join(strings.Fields(gaps[i].Resource.String()+" "+gaps[i].Namespace+" "+gaps[i].Name), " "))
+		}
+		if len(names) > maxNamed {
+			names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
+		}
+		fmt.Fprintf(w, "watcherd: %s: %s from %s to %s: %s\n", clean(strings.Join(names, ", ")), gapWords(g.Cause), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
 	printUnread(w, s.Unread)
 	switch {
@@ -399,16 +439,16 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 	if o.group != "none" && o.group != "owner" {
 		return &usageError{fmt.Errorf("--group %q: use owner or none", o.group)}
 	}
-	if o.from == "" {
+	if o.since == "" {
 		from, to, err := o.store.period()
 		if err != nil {
 			return err
 		}
 		if from.IsZero() {
-			return &usageError{errors.New("--from is required: the beginning of the period")}
+			return &usageError{errors.New("--since is required: the beginning of the period")}
 		}
-		o.from = from.Format(time.RFC3339Nano)
-		o.to = cmp.Or(o.to, to.Format(time.RFC3339Nano))
+		o.since = from.Format(time.RFC3339Nano)
+		o.until = cmp.Or(o.until, to.Format(time.RFC3339Nano))
 	}
 	query, err := o.query(map[string]string{"group": o.group})
 	if err != nil {
@@ -484,7 +524,7 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 	default:
 		printVerdict(notes, &c.Span)
 		if !c.Since.IsZero() {
-			fmt.Fprintf(notes, "watcherd: --from %s shows what changed since then\n", beginning(&c.Span))
+			fmt.Fprintf(notes, "watcherd: --since %s shows what changed since then\n", beginning(&c.Span))
 		}
 	}
 	return nil

@@ -13,8 +13,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -53,7 +55,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	began := noteBeginning(root)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !*began {
-		err = &usageError{err}
+		err = &usageError{wordsOf(err)}
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.As(err, new(*exitError)) {
+		err = errors.New("interrupted")
 	}
 	if exit, ok := errors.AsType[*exitError](err); err != nil && (!ok || exit.err != nil) {
 		fmt.Fprintf(stderr, "watcherd: %s\n", cleanLines(err.Error()))
@@ -108,6 +113,19 @@ type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
+
+var requiredFlags = regexp.MustCompile(`^required flag\(s\) "(.+)" not set$`)
+
+// wordsOf is an error of the command line in the words of those of the commands.
+func wordsOf(err error) error {
+	if m := requiredFlags.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("--%s is required", strings.ReplaceAll(m[1], `", "`, " and --"))
+	}
+	if strings.HasPrefix(err.Error(), "unknown command ") && !strings.Contains(err.Error(), "\n") && !strings.Contains(err.Error(), "--help") {
+		return fmt.Errorf("%w; see 'watcherd --help'", err)
+	}
+	return err
+}
 
 // valueWords is what the value of a flag of a type is, empty if it has an error of its own.
 func valueWords(flagType string) string {

@@ -44,19 +44,34 @@ func newSinksCommand() *cobra.Command {
 }
 
 func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     verb + " SINK",
 		Short:   short,
 		Long:    long,
 		Example: "  watcherd sinks " + verb + " ops",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := flags.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
+	}
+	takeSink(cmd, func(cmd *cobra.Command, sink string) error {
+		if err := flags.post(cmd.Context(), sinkPath(sink, verb), struct{}{}, &struct{}{}); err != nil {
 			return err
-		},
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), done, sink)
+		return err
+	})
+	return cmd
+}
+
+// takeSink makes a command take its sink as the argument, or with --sink as the commands about events do.
+func takeSink(cmd *cobra.Command, run func(cmd *cobra.Command, sink string) error) {
+	var sink string
+	cmd.Flags().StringVar(&sink, "sink", "", "name of the sink, in place of the argument")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("sink") {
+			return cobra.NoArgs(cmd, args)
+		}
+		return cobra.ExactArgs(1)(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return run(cmd, append(args, sink)[0])
 	}
 }
 
@@ -68,17 +83,16 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 		Long: "Skip moves one event to the sink's dead letters, with the reason \"skipped\": the event that has been failing for the\n" +
 			"longest time, or the one with the given sequence. The events behind it are tried at once.",
 		Example: "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var s admin.Skipped
-			if err := flags.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
-				s.Sequence, s.Position, args[0], clean(s.Type), clean(s.Subject), clean(s.Reason))
-			return err
-		},
 	}
+	takeSink(cmd, func(cmd *cobra.Command, sink string) error {
+		var s admin.Skipped
+		if err := flags.post(cmd.Context(), sinkPath(sink, "skip"), r, &s); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
+			s.Sequence, s.Position, sink, clean(s.Type), clean(s.Subject), clean(s.Reason))
+		return err
+	})
 	cmd.Flags().Uint64Var(&r.Sequence, "sequence", 0, "sequence of the event; 0: the one that blocks the sink")
 	return cmd
 }
@@ -90,9 +104,10 @@ func sinkPath(sink, verb string) string {
 func newReloadCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
-		Use:     "reload",
-		Short:   "Reload the configuration now",
-		Long:    "Reload reloads the configuration file now instead of waiting for a change, and prints the outcome.",
+		Use:   "reload",
+		Short: "Reload the configuration now",
+		Long: "Reload reloads the configuration file without waiting for a change, and prints the outcome. Reloads are five seconds\n" +
+			"apart, so that one after another takes as long.",
 		Example: "  watcherd reload",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var c status.Config
@@ -178,7 +193,8 @@ func newReplayCommand() *cobra.Command {
 			if r.ToTime, err = timeFlag("--until", until, now); err != nil {
 				return err
 			}
-			return flags.deliver(cmd, "/api/v1/replay", r, "event", sink, "")
+			return flags.deliver(cmd, "/api/v1/replay", r, "event", sink,
+				"no route to the sink takes an event of that time; 'watcherd history' shows those, and 'watcherd explain' why a route does not take one")
 		},
 	}
 	flags.bind(cmd)

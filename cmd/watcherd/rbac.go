@@ -27,7 +27,7 @@ func newRBACCommand() *cobra.Command {
 		to       rbac.ServiceAccount
 	)
 	cmd := &cobra.Command{
-		Use:   "rbac [--config FILE]",
+		Use:   "rbac [FILE | --config FILE]",
 		Short: "Print the permissions that a configuration needs",
 		Long: "Rbac prints, as YAML, the least Roles and ClusterRoles with which the daemon can run a configuration, and\n" +
 			"their bindings to a service account. A watch that names its namespaces plainly needs Roles there; any other\n" +
@@ -36,6 +36,7 @@ func newRBACCommand() *cobra.Command {
 			"wildcard becomes the resources that are served at present: for kinds that come later, run it again.",
 		Example: "  watcherd rbac --config watcherd.yaml --namespace monitoring | kubectl apply -f -\n" +
 			"  watcherd rbac --config watcherd.yaml --optional=false",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := watcherd.Load(file, kinds.Builtin())
 			if err != nil {
@@ -88,10 +89,18 @@ func unserved(ctx context.Context, cfg *rest.Config, resources []string) (list [
 	if err != nil {
 		return nil, err
 	}
+	served, err := resolver.Resolve("*")
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range resources {
 		switch _, err := resolver.Resolve(name); {
 		case errors.Is(err, dynamicfactory.ErrNotServed):
-			list = append(list, fmt.Errorf("the cluster does not serve %q", name))
+			text := fmt.Sprintf("the cluster does not serve %q", name)
+			if hint := resourceHint(name, served); hint != "" {
+				text += "; " + hint
+			}
+			list = append(list, errors.New(text))
 		case errors.Is(err, dynamicfactory.ErrNotWatchable):
 			list = append(list, fmt.Errorf("%q cannot be listed and watched", name))
 		}

@@ -87,7 +87,7 @@ func newRecordCommand() *cobra.Command {
 		Short: "Record everything that changes in the cluster while a command runs",
 		Long: "Record runs a command and records every change of every resource that can be listed and watched: a flight\n" +
 			"recorder for tests. It needs no configuration and no daemon. Values of Secrets and of environment variables are\n" +
-			"hashed. history, diff, blame, changes and get --at read the recording with --store DIR; changes.json in it has the\n" +
+			"hashed. history, diff, blame, changes and get read the recording with --store DIR; changes.json in it has the\n" +
 			"net changes, and recording.html shows them in a browser. The exit code is that of the command, 128 and the signal's number if one ended it, 126 or 127 if it\n" +
 			"cannot be started, and 125 if watcherd fails. Signals are forwarded to the command.",
 		Example: "  watcherd record --out recording -- go test ./e2e\n  watcherd record --out /tmp/rollout -n prod -- kubectl -n prod rollout restart deploy web\n  watcherd history pods --store recording",

@@ -34,7 +34,7 @@ func newRunCommand() *cobra.Command {
 		policy     config.Policy
 	)
 	cmd := &cobra.Command{
-		Use:     "run [--config FILE]",
+		Use:     "run [FILE | --config FILE]",
 		Short:   "Run the daemon",
 		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.\nThe file is ./watcherd.yaml, unless another one is given.",
 		Example: "  watcherd run\n  watcherd run --config watcherd.yaml --context prod --log-format json",

@@ -242,13 +242,32 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LOG HELD", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
 }
 
-// problems lists faults and likely mistakes.
+// problems lists faults and likely mistakes. What fails for one reason, as all watches do in an outage of the API server,
+// is one line.
 func (p *statusPrinter) problems(st *status.Status) {
-	var lines []string
+	type fault struct {
+		verdict status.Verdict
+		reason  string
+	}
+	var faults []fault
+	parts := map[fault][]string{}
 	for _, c := range st.Checks(p.now) {
-		if c.Verdict != status.OK {
-			lines = append(lines, fmt.Sprintf("%s  %s: %s", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[c.Verdict], c.Name, c.Reason))
+		if c.Verdict == status.OK {
+			continue
 		}
+		f := fault{c.Verdict, c.Reason}
+		if len(parts[f]) == 0 {
+			faults = append(faults, f)
+		}
+		parts[f] = append(parts[f], c.Name)
+	}
+	var lines []string
+	for _, f := range faults {
+		names := parts[f]
+		if len(names) > maxNamed {
+			names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
+		}
+		lines = append(lines, fmt.Sprintf("%s  %s: %s", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[f.verdict], strings.Join(names, ", "), f.reason))
 	}
 	for _, warning := range st.Config.Warnings {
 		lines = append(lines, "?  config: "+warning)

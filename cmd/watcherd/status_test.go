@@ -44,3 +44,28 @@ func TestStatusOfAReplica(t *testing.T) {
 		}
 	}
 }
+
+// TestProblemsOfAnOutage: what all watches fail for is one line, and what one fails for is its own.
+func TestProblemsOfAnOutage(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	source := func(resource, message string) status.Source {
+		s := status.Source{Resource: resource, Synced: true}
+		s.State, s.Message = "backing-off", message
+		return s
+	}
+	st := &status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{
+		{Name: "w", Sources: []status.Source{source("pods.v1", "connection refused"), source("secrets.v1", "forbidden"), source("configmaps.v1", "connection refused")}},
+		{Name: "v", Sources: []status.Source{source("jobs.v1.batch", "connection refused"), source("nodes.v1", "connection refused"), source("leases.v1.coordination.k8s.io", "connection refused")}},
+	}}}
+	var b strings.Builder
+	if err := printStatus(&b, st, now); err != nil {
+		t.Fatal(err)
+	}
+	_, problems, _ := strings.Cut(b.String(), "since then.\n\n")
+	want := "!  watch/w/pods.v1, watch/w/configmaps.v1, watch/v/jobs.v1.batch, and 2 more: backing-off: connection refused\n" +
+		"!  watch/w/secrets.v1: backing-off: forbidden\n"
+	if problems != want {
+		t.Errorf("got\n%swant\n%s", problems, want)
+	}
+}

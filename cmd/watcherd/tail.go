@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
@@ -124,7 +125,15 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 	if o.output == "pretty" {
 		t.printer = &pretty.Printer{Color: pretty.WantsColor(t.out)}
 	}
-	return t.follow(cmd.Context(), client, query, o.noFollow)
+	if err := t.follow(cmd.Context(), client, query, o.noFollow); err != nil || !o.noFollow || t.any {
+		return err
+	}
+	where := ""
+	if len(o.namespaces) > 0 {
+		where = " in namespace " + strings.Join(o.namespaces, ", ")
+	}
+	_, err = fmt.Fprintf(t.notes, "No events found%s.\n", clean(where))
+	return err
 }
 
 // follow prints a stream, connecting again when it is lost.
@@ -158,10 +167,12 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 type tail struct {
 	out, notes io.Writer
 	printer    *pretty.Printer          // nil: JSON
+	quiet      []*event.Event           // gaps that are to be printed, of one outage
 	show       func(*event.Event) error // in place of printing
 	lastID     string
 	day        string // of the last line, which shows the time alone
 	left       int    // events to print; 0: no bound
+	any        bool   // an event was printed, or will be
 	done       bool
 }
 
@@ -176,7 +187,8 @@ func (t *tail) connect(ctx context.Context, c *client.Client, query url.Values) 
 		return false, err
 	}
 	defer resp.Body.Close()
-	return true, t.read(resp.Body)
+	err = t.read(resp.Body)
+	return true, errors.Join(err, t.printQuiet())
 }
 
 // read prints a stream of server-sent events until it ends. Each event of ours has
@@ -207,10 +219,13 @@ func (t *tail) read(r io.Reader) error {
 			}
 			continue
 		}
-		if data != nil {
-			if err := t.print(name, data); err != nil {
-				return err
-			}
+		if data == nil { // the stream is idle
+			err = t.printQuiet()
+		} else {
+			err = t.print(name, data)
+		}
+		if err != nil {
+			return err
 		}
 		if id != "" {
 			t.lastID = id
@@ -227,30 +242,60 @@ func (t *tail) print(name string, data []byte) error {
 	case admin.StreamTruncated, admin.StreamUnreadable, admin.StreamEnd:
 		return t.note(name, data)
 	}
-	var line []byte
 	if t.printer == nil && t.show == nil {
-		line = append(escaped(data), '\n')
-	} else {
-		e, err := event.Parse(data)
-		if err != nil {
-			return err
-		}
-		if t.show != nil {
-			return t.show(e)
-		}
-		if day := e.Time.Local().Format(time.DateOnly); day != t.day {
-			t.day, line = day, append([]byte(day), ' ')
-		}
-		line = t.printer.Append(line, e)
-	}
-	if _, err := t.out.Write(line); err != nil {
+		_, err := t.out.Write(append(escaped(data), '\n'))
+		t.count()
 		return err
 	}
+	e, err := event.Parse(data)
+	if err != nil {
+		return err
+	}
+	if t.show != nil {
+		return t.show(e)
+	}
+	t.count()
+	quiet := e.Gap != nil && e.Gap.Cause == record.CauseQuiet
+	if n := len(t.quiet); n > 0 && !(quiet && e.Gap.From.Before(t.quiet[n-1].Gap.To)) {
+		if err := t.printQuiet(); err != nil {
+			return err
+		}
+	}
+	if !quiet {
+		return t.write(e, t.printer.Append(nil, e))
+	}
+	t.quiet = append(t.quiet, e)
+	if t.done {
+		return t.printQuiet()
+	}
+	return nil
+}
+
+// printQuiet prints the gaps of an outage of the API server in which nothing was missed.
+func (t *tail) printQuiet() error {
+	gaps := t.quiet
+	if t.quiet = nil; gaps == nil {
+		return nil
+	}
+	return t.write(gaps[0], t.printer.AppendGaps(nil, gaps))
+}
+
+// write writes the line of an event, behind its day if that of the line before is another.
+func (t *tail) write(e *event.Event, line []byte) error {
+	if day := e.Time.Local().Format(time.DateOnly); day != t.day {
+		t.day, line = day, append([]byte(day+" "), line...)
+	}
+	_, err := t.out.Write(line)
+	return err
+}
+
+// count counts an event that is printed, or will be.
+func (t *tail) count() {
+	t.any = true
 	if t.left > 0 {
 		t.left--
 		t.done = t.left == 0
 	}
-	return nil
 }
 
 // note prints a message that is not an event to standard error.

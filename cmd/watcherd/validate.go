@@ -21,9 +21,11 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/nearest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/internal/schemas"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -41,7 +43,7 @@ func newValidateCommand() *cobra.Command {
 		policy config.Policy
 	)
 	cmd := &cobra.Command{
-		Use:   "validate [--config FILE]",
+		Use:   "validate [FILE | --config FILE]",
 		Short: "Check a configuration",
 		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
@@ -133,7 +135,7 @@ func strictly(strict bool, warnings int) error {
 }
 
 // validateServer checks a configuration against a cluster. It returns an error if a
-// watch would not run, otherwise how many fields and namespaces do not exist.
+// watch would not run, otherwise how many fields and namespaces do not exist, and how many resources are misspelt.
 func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *config.Config, st *plan.State) (warnings int, err error) {
 	out = cleaner{out} // the servers choose names and messages
 	resolver, err := servedBy(ctx, cfg)
@@ -146,6 +148,10 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
 	defer cancel()
+	misspelt, err := misspeltResources(out, resolver, c)
+	if err != nil {
+		return 0, err
+	}
 	unknown, err := unknownFields(out, cfg, resolver, c, st)
 	if err != nil {
 		return 0, err
@@ -166,7 +172,7 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 		return 0, err
 	}
 	r.refused(missing)
-	return unknown + absent, r.write(out, st, missing)
+	return misspelt + unknown + absent, r.write(out, st, missing)
 }
 
 // identity describes the user of the requests, if the cluster reports it.
@@ -309,6 +315,74 @@ func (r *serverReport) write(out io.Writer, st *plan.State, missing []rbac.Need)
 	return nil
 }
 
+// misspeltResources warns of resources that are not served and have nearly the name of one that is, or that of a category.
+func misspeltResources(out io.Writer, resolver *dynamicfactory.Resolver, c *config.Config) (count int, err error) {
+	served, err := resolver.Resolve("*")
+	if err != nil {
+		return 0, err
+	}
+	check := func(at string, list []config.Resource) {
+		for i := range list {
+			name := list[i].String()
+			if _, err := resolver.Resolve(name); !errors.Is(err, dynamicfactory.ErrNotServed) || errors.Is(err, dynamicfactory.ErrUncertain) {
+				continue
+			}
+			if hint := resourceHint(name, served); hint != "" {
+				count++
+				fmt.Fprintf(out, "warning: %v\n", c.ErrorAt(fmt.Sprintf("%s[%d]", at, i), "%s is not served; %s", name, hint))
+			}
+		}
+	}
+	for i := range c.Watches {
+		check(fmt.Sprintf("watches[%d].resources", i), c.Watches[i].Resources)
+		check(fmt.Sprintf("watches[%d].excludeResources", i), c.Watches[i].ExcludeResources)
+	}
+	for i := range c.Routes {
+		check(fmt.Sprintf("routes[%d].resources", i), c.Routes[i].Resources)
+	}
+	return count, nil
+}
+
+// resourceHint is what to write in place of a name that is not served; empty if it may be right, but later.
+func resourceHint(name string, served []dynamicfactory.Resource) string {
+	var members []string
+	for i := range served {
+		if slices.Contains(served[i].Categories, name) {
+			members = append(members, served[i].GVR.GroupResource().String())
+		}
+	}
+	if len(members) > 0 {
+		slices.Sort(members)
+		return "it is a category: name its resources, " + strings.Join(members, ", ")
+	}
+	if near := nearestResource(name, served); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return ""
+}
+
+// nearestResource is the resource that a name was likely meant to be, "" if none is near. A name with a group shares
+// its group or its resource with that one: one that shares neither may be installed later.
+func nearestResource(name string, served []dynamicfactory.Resource) string {
+	p, err := selector.ParseResource(name)
+	if err != nil || p.Wildcard() {
+		return ""
+	}
+	var names []string
+	for i := range served {
+		switch r := served[i].GVR.GroupResource(); {
+		case p.Bare():
+			names = append(names, r.Resource)
+		case r.Group == p.Group() || r.Resource == p.Name() || served[i].Singular == p.Name():
+			names = append(names, r.String())
+		}
+	}
+	if p.Bare() {
+		return nearest.Of(p.Name(), names)
+	}
+	return nearest.Of(strings.TrimSuffix(p.Name()+"."+p.Group(), "."), names)
+}
+
 // unknownFields warns of the fields that a configuration names and that no resource they
 // are about has.
 func unknownFields(out io.Writer, cfg *rest.Config, resolver *dynamicfactory.Resolver, c *config.Config, st *plan.State) (count int, err error) {
@@ -351,6 +425,7 @@ func unknownFields(out io.Writer, cfg *rest.Config, resolver *dynamicfactory.Res
 // field or no schema.
 func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan.State, u *schemas.Use) ([]string, error) {
 	var names []string
+	ofAll := u.Field[0].IsKey && u.Field[0].Key == "metadata" // what is not served has the same
 	for _, s := range u.Scopes {
 		limits := map[schema.GroupResource]bool{}
 		fixed := len(s.Resources) > 0 // what is not served is not among them
@@ -368,7 +443,7 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 			}
 			for _, pattern := range w.Resources {
 				found, err := resolver.Resolve(pattern)
-				if err != nil && !fixed {
+				if err != nil && !fixed && !ofAll {
 					return nil, nil // it is reported with the watch, and may have the field
 				}
 				for _, f := range found {
@@ -392,5 +467,5 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 	return names, nil
 }
 
-// maxNamed is how many resources a warning names.
+// maxNamed is how many resources a warning names, and how many parts a problem of the status.
 const maxNamed = 3

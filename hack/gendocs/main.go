@@ -77,7 +77,7 @@ as a JSON Schema for editors: ` + "`watcherd schema`" + `.
 - Nothing in the file is expanded. Secrets are not written into it but named: ` + "`{env: NAME}`" + ` or ` + "`{file: PATH}`" + `.
 - **Relative paths (the store, files, certificates) start at the working directory of the process**, not at the
   folder of the file. In the image and the chart that is ` + "`/var/lib/watcherd`" + `.
-- Durations: ` + "`500ms`, `30s`, `5m`, `24h`" + `. Bytes: ` + "`512Mi`, `10Gi`, `1048576`" + `.
+- Durations: ` + "`500ms`, `30s`, `24h`, `7d`" + `. Bytes: ` + "`512Mi`, `10Gi`, `1048576`" + `.
 - Key paths (` + "`drop`, `redact`, `changed`" + `): ` + "`spec.containers[*].env[*].value`, `metadata.annotations[\"example.com/key\"]`" + `;
   ` + "`[*]`" + ` is every item or key. In ` + "`drop`" + ` and ` + "`redact`, `**`" + ` is any depth, none included: ` + "`**.env[*].value`" + `.
 - Names of watches, routes and sinks are lower-case letters, digits and dashes.

@@ -123,7 +123,7 @@ func nameType(t reflect.Type) string {
 }
 
 const (
-	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`
+	durationPattern = `^[0-9]+d$|^([0-9]+d)?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`
 	bytesPattern    = `^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`
 )
 

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/days"
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -150,12 +151,7 @@ func (s *Server) firstSince(at time.Time) uint64 {
 // ParseSince reads a point in time as people give it: how long ago (90s, 2h, 3d) or
 // when (RFC 3339).
 func ParseSince(text string, now time.Time) (time.Time, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(days, "-"), 10, 16); err == nil {
-			return now.Add(-time.Duration(n) * 24 * time.Hour), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil {
+	if d, err := days.ParseDuration(strings.TrimPrefix(text, "-")); err == nil {
 		return now.Add(-d.Abs()), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)

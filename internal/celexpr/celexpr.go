@@ -129,6 +129,9 @@ func plain(msg string) string {
 		}
 		return msg
 	}
+	if word, ok := strings.CutPrefix(msg, "reserved identifier: "); ok {
+		return fmt.Sprintf("%s is a reserved word; a field is reached through its object, such as metadata.%s or object.spec.%s", word, word, word)
+	}
 	switch m := unexpected.FindStringSubmatch(msg); {
 	case m == nil:
 		return msg

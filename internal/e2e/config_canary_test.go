@@ -305,11 +305,11 @@ func TestCanary(t *testing.T) {
 		t.Helper()
 		for _, r := range resources {
 			run("history", r, "planted", "-n", ns, "--store", dir, "-o", "json")
-			run("diff", r, "planted", "-n", ns, "--from", "1s", "--store", dir)
+			run("diff", r, "planted", "-n", ns, "--since", "1s", "--store", dir)
 			run("blame", r, "planted", "-n", ns, "--store", dir)
 			run("get", r, "-n", ns, "--at", "1ms", "--store", dir, "-o", "yaml")
 		}
-		run("changes", "--from", "1h", "--group", "owner", "-o", "json", "--store", dir)
+		run("changes", "--since", "1h", "--group", "owner", "-o", "json", "--store", dir)
 	}
 	// deadLettered waits for what the refusing sink refuses.
 	deadLettered := func(n float64) {

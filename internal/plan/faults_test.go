@@ -197,6 +197,10 @@ func TestFaults(t *testing.T) {
 			routes("when: object.a = 1"),
 			`8:18: routes[0].when: Syntax error: use == to compare`,
 		},
+		"an expression with a reserved word": {
+			routes(`when: namespace == "shop"`),
+			`8:9: routes[0].when: namespace is a reserved word; a field is reached through its object, such as metadata.namespace or object.spec.namespace`,
+		},
 		"an expression with a parenthesis too many": {
 			routes("when: object.a == 1)"),
 			`8:22: routes[0].when: Syntax error: unexpected ")"`,

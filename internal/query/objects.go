@@ -169,7 +169,7 @@ func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
 		return s.Key.GVR.GroupResource().String() == name || s.Key.GVR.Resource == name
 	})
 	if len(feeds) == 0 {
-		return nil, &unresolvedError{cause, nearest.Of(name, r.names())}
+		return nil, &unresolvedError{cause, r.hint(name)}
 	}
 	v := &View{reader: r, about: feeds[0].Resource, feeds: feeds}
 	for _, s := range feeds {
@@ -184,28 +184,53 @@ func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
 // unresolvedError is a name that cannot be resolved, in words for users.
 type unresolvedError struct {
 	err  error
-	near string // a name that it may have been meant to be
+	hint string // what to write in its place; may be empty
 }
 
 func (e *unresolvedError) Error() string {
 	text := strings.TrimPrefix(e.err.Error(), factoryPrefix)
-	if e.near != "" {
-		text += "; did you mean " + e.near + "?"
+	if e.hint != "" {
+		text += "; " + e.hint
 	}
 	return text
 }
 
 func (e *unresolvedError) Unwrap() error { return e.err }
 
-// names are the names of the resources that the watches read, without their groups.
-func (r *Reader) names() []string {
-	var names []string
-	for _, s := range r.cfg.Pipeline.Running().Feeds {
-		if about, err := r.named(s); err == nil {
-			names = append(append(names, about.GVR.Resource, about.Singular), about.ShortNames...)
+// hint is what may be written in place of a name that is no resource: the watched resources of the category, the one
+// that has nearly the name, or any. A name that a watch waits for is right.
+func (r *Reader) hint(name string) string {
+	var names, members []string
+	running := r.cfg.Pipeline.Running()
+	for i := range running.Missing {
+		if m := &running.Missing[i]; m.Pattern == name || strings.HasPrefix(m.Pattern, name+".") {
+			return fmt.Sprintf("watch %s waits for %s", m.Watch, m.Pattern)
 		}
 	}
-	return names
+	for _, s := range running.Feeds {
+		about, err := r.named(s)
+		if err != nil {
+			continue
+		}
+		names = append(append(names, about.GVR.Resource, about.Singular), about.ShortNames...)
+		if slices.Contains(about.Categories, name) {
+			members = append(members, about.GVR.GroupResource().String())
+		}
+	}
+	slices.Sort(members)
+	near := nearest.Of(name, names)
+	switch {
+	case len(members) > 0:
+		return "of that category the watches read " + strings.Join(slices.Compact(members), ",")
+	case near != "":
+		return "did you mean " + near + "?"
+	case len(names) > 0:
+		watched := r.watched()
+		first, _, _ := strings.Cut(watched, ",")
+		return fmt.Sprintf("an object is RESOURCE/NAME, such as %s/%s; the watches read %s", first, name, watched)
+	default:
+		return ""
+	}
 }
 
 // feedsOf returns the feeds that f accepts, those with the fullest objects

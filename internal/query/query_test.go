@@ -31,11 +31,11 @@ import (
 )
 
 var (
-	pods    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
-	widgets = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
+	pods    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Categories: []string{"all"}}
+	widgets = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true, Categories: []string{"all"}}
 )
 
-// served resolves names of resources, and * to all of them.
+// served resolves names of resources, alone or in full, and * to all of them.
 type served []dynamicfactory.Resource
 
 func (s served) Resolve(name string) ([]dynamicfactory.Resource, error) {
@@ -43,7 +43,7 @@ func (s served) Resolve(name string) ([]dynamicfactory.Resource, error) {
 		return s, nil
 	}
 	for _, r := range s {
-		if r.GVR.Resource == name {
+		if full := r.GVR.Resource + "." + r.GVR.Version + "." + r.GVR.Group; name == r.GVR.Resource || name == full {
 			return []dynamicfactory.Resource{r}, nil
 		}
 	}
@@ -290,6 +290,19 @@ func TestView(t *testing.T) {
 	}
 	if _, err := r.View("pdos"); err == nil || err.Error() != `the cluster does not serve "pdos"; did you mean pods?` {
 		t.Errorf("a misspelt name: %v", err)
+	}
+	if _, err := r.View("web"); err == nil || err.Error() != `the cluster does not serve "web"; an object is RESOURCE/NAME, such as pods/web; the watches read pods` {
+		t.Errorf("a name in place of a resource: %v", err)
+	}
+	r.feed(widgets, &plan.Watch{Name: "w"})
+	if _, err := r.View("all"); err == nil || err.Error() != `the cluster does not serve "all"; of that category the watches read pods,widgets.example.com` {
+		t.Errorf("a category: %v", err)
+	}
+	r.running.Missing = []Missing{{Watch: "later", Pattern: "gadgets.example.com", Err: dynamicfactory.ErrNotServed}}
+	for _, name := range []string{"gadgets", "gadgets.example.com"} {
+		if _, err := r.View(name); err == nil || !strings.HasSuffix(err.Error(), "; watch later waits for gadgets.example.com") {
+			t.Errorf("what a watch waits for: %v", err)
+		}
 	}
 	// A resource that is not served any more is still known.
 	r.cfg.Resolver = served{}

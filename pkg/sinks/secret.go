@@ -68,7 +68,7 @@ func (s Secret) Value() (string, error) {
 	if s.Env != "" {
 		v, ok := os.LookupEnv(s.Env)
 		if !ok || v == "" {
-			return "", fmt.Errorf("environment variable %s is not set or empty", s.Env)
+			return "", fmt.Errorf("environment variable %s is not set or empty: set it and restart watcherd", s.Env)
 		}
 		return v, nil
 	}

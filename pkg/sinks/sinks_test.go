@@ -120,6 +120,9 @@ func TestSecret(t *testing.T) {
 			t.Errorf("the value shows up: %s", &log)
 		}
 	}
+	if _, err := (sinks.Secret{Env: "SECRET_UNSET_4711"}).Value(); err == nil || err.Error() != "environment variable SECRET_UNSET_4711 is not set or empty: set it and restart watcherd" {
+		t.Errorf("a variable that is not set: %v", err)
+	}
 	for _, test := range []struct {
 		secret sinks.Secret
 		ok     bool
@@ -145,6 +148,7 @@ func TestValues(t *testing.T) {
 		ok   bool
 	}{
 		{`{"d":"1m30s","b":"100Mi"}`, block{sinks.Duration(90 * time.Second), 100 << 20}, true},
+		{`{"d":"1d12h"}`, block{D: sinks.Duration(36 * time.Hour)}, true},
 		{`{"d":"0s","b":0}`, block{}, true},
 		{`{"b":1024}`, block{B: 1024}, true},
 		{`{"b":"1G"}`, block{B: 1e9}, true},

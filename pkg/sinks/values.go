@@ -10,24 +10,25 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/watcherd/watcherd/internal/days"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// Duration is a length of time in the configuration: 500ms, 15s, 24h.
+// Duration is a length of time in the configuration: 500ms, 15s, 24h, 7d.
 type Duration time.Duration
 
 // Std is the duration as the standard library's.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// UnmarshalJSON reads Go's spelling of a duration.
+// UnmarshalJSON reads Go's spelling of a duration, with days in front of it if necessary.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("%s is not a duration; write it like 500ms, 30s, 5m or 24h", b)
+		return fmt.Errorf("%s is not a duration; write it like 500ms, 30s, 24h or 7d", b)
 	}
-	v, err := time.ParseDuration(s)
+	v, err := days.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is not a duration; write it like 500ms, 30s, 5m or 24h", s)
+		return fmt.Errorf("%q is not a duration; write it like 500ms, 30s, 24h or 7d", s)
 	}
 	*d = Duration(v)
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/watcherd/watcherd/internal/days"
 	"github.com/watcherd/watcherd/internal/nearest"
 )
 
@@ -317,12 +318,12 @@ func (d *Decoder) mismatch(n Node, want string) {
 func (d *Decoder) duration(n Node, v reflect.Value) {
 	text, ok := n.Scalar()
 	if !ok {
-		d.mismatch(n, "a duration such as 500ms, 30s or 24h")
+		d.mismatch(n, "a duration such as 500ms, 24h or 7d")
 		return
 	}
-	value, err := time.ParseDuration(text)
+	value, err := days.ParseDuration(text)
 	if err != nil {
-		d.Report(n, "%q is not a duration; write it like 500ms, 30s, 5m or 24h", Shorten(text))
+		d.Report(n, "%q is not a duration; write it like 500ms, 30s, 24h or 7d", Shorten(text))
 		return
 	}
 	v.SetInt(int64(value))

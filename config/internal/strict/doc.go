@@ -13,7 +13,7 @@
 // The rules of decoding: struct fields are named by their json tags, and a field
 // that is not mentioned keeps the value it had, so defaults are set beforehand; a
 // null value means not mentioned. List elements and map values of a type with
-// SetDefaults start from it. [time.Duration] is written in Go's style. A type with
+// SetDefaults start from it. [time.Duration] is written in Go's style, with days (7d, 1d12h). A type with
 // UnmarshalText or UnmarshalJSON decodes itself; [Handle] takes over a type from
 // outside.
 package strict

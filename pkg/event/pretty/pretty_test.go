@@ -92,6 +92,26 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestGaps: the gaps of an outage are one line, over all of its time; one alone is as it is.
+func TestGaps(t *testing.T) {
+	gap := func(resource string, from, to time.Duration) *event.Event {
+		return sample(func(e *event.Event) {
+			e.Type = event.Gap
+			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: resource}, Namespace: "prod", FromResourceVersion: "1", ToResourceVersion: "9", Cause: "quiet"}
+			e.Gap.From, e.Gap.To = e.Time.Add(from), e.Time.Add(to)
+		})
+	}
+	gaps := []*event.Event{gap("pods", -50*time.Second, -time.Second), gap("jobs", -60*time.Second, -2*time.Second), gap("pods", -40*time.Second, 0), gap("nodes", -50*time.Second, -time.Second)}
+	for n, want := range map[int]string{
+		1: "06:07:08.090 GAP     pods.v1 in prod  no change was missed, except of objects that came and went, from 06:06:18.090 to 06:07:07.090 (quiet, version 1 to 9)\n",
+		4: "06:07:08.090 GAP     pods.v1 and 2 more  no change was missed, except of objects that came and went, from 06:06:08.090 to 06:07:08.090 (quiet)\n",
+	} {
+		if got := string(pretty.Printer{}.AppendGaps(nil, gaps[:n])); got != want {
+			t.Errorf("%d: got\n%swant\n%s", n, got, want)
+		}
+	}
+}
+
 func TestColor(t *testing.T) {
 	got := string(pretty.Printer{Color: true}.Append(nil, sample(func(e *event.Event) { e.Type = event.Deleted })))
 	if want := "\x1b[2m06:07:08.090\x1b[0m \x1b[31mDELETED\x1b[0m Deployment   prod/web\n"; got != want {

@@ -50,17 +50,10 @@ const clock = "15:04:05.000"
 
 // Append appends e as one line that ends in a newline.
 func (p Printer) Append(dst []byte, e *event.Event) []byte {
-	dst = p.styled(dst, dim, e.Time.Local().Format(clock))
-	dst = append(dst, ' ')
-	verb, known := verbs[e.Type]
-	if !known {
-		verb.text = strings.ToUpper(string(e.Type))
-	}
-	dst = p.styled(dst, verb.style, verb.text)
-	dst = append(dst, ' ')
 	if e.Gap != nil {
-		return appendGap(dst, e)
+		return p.appendGap(dst, e, 0)
 	}
+	dst = p.appendVerb(dst, e)
 	dst = appendPadded(dst, e.Resource.Kind, 12)
 	dst = append(dst, ' ')
 	if e.Namespace != "" {
@@ -81,6 +74,27 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 	return append(dst, '\n')
 }
 
+// AppendGaps appends the gaps of one cause that resources have in common as one line that ends in a newline.
+func (p Printer) AppendGaps(dst []byte, gaps []*event.Event) []byte {
+	if len(gaps) == 1 {
+		return p.Append(dst, gaps[0])
+	}
+	e, data := *gaps[0], event.GapData{Cause: gaps[0].Gap.Cause, From: gaps[0].Gap.From, To: gaps[0].Gap.To}
+	resources := map[event.Resource]struct{}{}
+	for _, g := range gaps {
+		resources[g.Gap.Resource] = struct{}{}
+		if g.Gap.From.Before(data.From) {
+			data.From = g.Gap.From
+		}
+		if g.Gap.To.After(data.To) {
+			data.To = g.Gap.To
+		}
+	}
+	data.Resource = gaps[0].Gap.Resource
+	e.Gap = &data
+	return p.appendGap(dst, &e, len(resources)-1)
+}
+
 // appendChanges appends how the object changed, as far as the payload shows it.
 func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 	changes, known := summary.Changes(e)
@@ -97,11 +111,28 @@ func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 	return appendClean(append(dst, "  "...), changes)
 }
 
-// appendGap appends of what a gap is, what is known about it, and from when to when.
-func appendGap(dst []byte, e *event.Event) []byte {
+// appendVerb appends the time and the verb.
+func (p Printer) appendVerb(dst []byte, e *event.Event) []byte {
+	dst = p.styled(dst, dim, e.Time.Local().Format(clock))
+	dst = append(dst, ' ')
+	verb, known := verbs[e.Type]
+	if !known {
+		verb.text = strings.ToUpper(string(e.Type))
+	}
+	dst = p.styled(dst, verb.style, verb.text)
+	return append(dst, ' ')
+}
+
+// appendGap appends of what a gap is, what is known about it, and from when to when. More is how many resources have it
+// beside the one that it names.
+func (p Printer) appendGap(dst []byte, e *event.Event, more int) []byte {
 	g := e.Gap
+	dst = p.appendVerb(dst, e)
 	dst = appendClean(dst, g.Resource.String())
 	switch {
+	case more > 0:
+		dst = append(dst, " and "...)
+		dst = append(strconv.AppendInt(dst, int64(more), 10), " more"...)
 	case g.Name != "":
 		dst = appendClean(append(dst, ' '), strings.TrimPrefix(g.Namespace+"/"+g.Name, "/"))
 	case g.Namespace != "":

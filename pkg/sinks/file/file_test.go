@@ -698,6 +698,9 @@ func TestRefusesLinks(t *testing.T) {
 			if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
 				t.Errorf("error %v, class %s; pause is wanted", err, class)
 			}
+			if err != nil && !strings.Contains(err.Error(), "write "+f.path("in/prod/web-0.jsonl")+": ") {
+				t.Errorf("%v does not name the whole path", err)
+			}
 			for _, path := range []string{outside, f.path("in/other")} {
 				if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, victim) {
 					t.Errorf("%s was changed: %q, %v", path, got, err)

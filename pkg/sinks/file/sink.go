@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -65,7 +66,7 @@ func (s *sink) write(groups []*group, count int) error {
 			continue
 		}
 		if err := s.writeGroup(g); err != nil {
-			s.fail(groups, g, classify(fmt.Errorf("write %s: %w", g.name, err)))
+			s.fail(groups, g, classify(fmt.Errorf("write %s: %w", filepath.Join(s.folder.path, g.name), err)))
 		}
 	}
 	return outcome(groups, count)

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
+)
+
+// TestTailOfAnOutage: the gaps of one outage of the API server in which nothing was missed are one line, which comes
+// when the stream is idle, continues, or ends.
+func TestTailOfAnOutage(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	sequence := uint64(0)
+	send := func(e *event.Event) string {
+		sequence++
+		e.Cluster, e.Sequence = "c", sequence
+		return fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", sequence, e.Type, event.AppendCloudEvent(nil, e))
+	}
+	gap := func(resource string, outage time.Duration) string {
+		r := event.Resource{Version: "v1", Resource: resource}
+		return send(&event.Event{ID: "a", Type: event.Gap, Time: began.Add(outage + time.Minute), Resource: r, Gap: &event.GapData{
+			Watch: "w", Resource: r, Cause: "quiet", From: began.Add(outage), To: began.Add(outage + time.Minute),
+		}})
+	}
+	added := func() string {
+		return send(&event.Event{ID: "b", Type: event.Added, Time: began, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Name: "a"})
+	}
+	for name, tc := range map[string]struct {
+		stream string
+		limit  int
+		want   []string // how many more, or the verb
+	}{
+		"an event follows":   {gap("pods", 0) + gap("jobs", 0) + gap("nodes", 0) + added(), 0, []string{"pods.v1 and 2 more", "ADDED"}},
+		"the stream is idle": {gap("pods", 0) + gap("jobs", 0) + ": alive\n\n" + gap("nodes", 0), 0, []string{"pods.v1 and 1 more", "nodes.v1  no"}},
+		"the stream ends":    {added() + gap("pods", 0) + gap("jobs", 0), 0, []string{"ADDED", "pods.v1 and 1 more"}},
+		"another outage":     {gap("pods", 0) + gap("jobs", 0) + gap("pods", time.Hour), 0, []string{"pods.v1 and 1 more", "pods.v1  no"}},
+		"a limit":            {gap("pods", 0) + gap("jobs", 0) + gap("nodes", 0), 2, []string{"pods.v1 and 1 more"}},
+	} {
+		var out strings.Builder
+		tail := &tail{out: &out, notes: io.Discard, printer: &pretty.Printer{}, left: tc.limit}
+		if err := tail.read(strings.NewReader(tc.stream)); err != nil {
+			t.Fatal(err)
+		}
+		if err := tail.printQuiet(); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		ok := len(lines) == len(tc.want)
+		for i := 0; ok && i < len(lines); i++ {
+			ok = strings.Contains(lines[i], tc.want[i])
+		}
+		if !ok {
+			t.Errorf("%s: got\n%swant %q", name, out.String(), tc.want)
+		}
+	}
+}
