@@ -49,7 +49,7 @@ var values = map[string][]string{
 	"group":      {"owner", "none"},
 	"log-format": {"text", "json"},
 	"log-level":  {"debug", "info", "warn", "error"},
-	"since":      someTimes, "until": someTimes, "at": someTimes,
+	"since":      someTimes, "until": someTimes, "at": someTimes, "from": someTimes, "to": someTimes,
 }
 
 var someTimes = []string{"15m", "1h", "24h", "7d"}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -32,6 +31,7 @@ type historyOptions struct {
 	namespace string
 	since     string
 	until     string
+	ends      [2]string // the flags of since and until
 	manager   string
 	path      string
 	when      string
@@ -44,7 +44,7 @@ type historyOptions struct {
 const timesHelp = "A time is how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)."
 
 func newHistoryCommand() *cobra.Command {
-	var o historyOptions
+	o := historyOptions{ends: [2]string{"--since", "--until"}}
 	cmd := &cobra.Command{
 		Use:   "history RESOURCE [NAME]",
 		Short: "Show recorded changes of a resource or an object",
@@ -69,53 +69,40 @@ func newHistoryCommand() *cobra.Command {
 }
 
 func newDiffCommand() *cobra.Command {
-	var o historyOptions
+	o := historyOptions{ends: [2]string{"--from", "--to"}}
 	cmd := &cobra.Command{
 		Use:   "diff RESOURCE NAME",
 		Short: "Compare the states of an object at two times",
 		Long: "Diff prints the unified diff, as YAML, of an object's states at two times: by default that of its last recorded\n" +
 			"change. Items of lists are matched by name. " + timesHelp,
-		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --since 2h\n  watcherd diff cm app -n prod --since 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z",
+		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE:    o.store.reading(&o.admin, o.diff),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
-	flags.StringVar(&o.since, "since", "", "time of the first state (default: before the last change)")
-	flags.StringVar(&o.until, "until", "", "time of the second state (default: now)")
-	flags.SetNormalizeFunc(fromIsSince)
+	flags.StringVar(&o.since, "from", "", "time of the first state (default: before the last change)")
+	flags.StringVar(&o.until, "to", "", "time of the second state (default: now)")
 	return cmd
 }
 
 func newChangesCommand() *cobra.Command {
-	var o historyOptions
+	o := historyOptions{ends: [2]string{"--from", "--to"}}
 	cmd := &cobra.Command{
-		Use:   "changes (--since TIME | --store DIR) [--until TIME]",
+		Use:   "changes (--from TIME | --store DIR) [--to TIME]",
 		Short: "Show what a period changed",
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
-		Example: "  watcherd changes --since 1h\n  watcherd changes --since 10m --group owner\n  watcherd changes --store recording\n  watcherd changes --since 2026-01-31T12:00:00Z --until 2026-01-31T12:10:00Z -n prod -o json",
+		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --store recording\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
-	flags.StringVar(&o.since, "since", "", "the beginning; required, except for a recording (default: its beginning)")
-	flags.StringVar(&o.until, "until", "", "the end (default: now; without --since, the end of the recording)")
-	flags.SetNormalizeFunc(fromIsSince)
+	flags.StringVar(&o.since, "from", "", "the beginning; required, except for a recording (default: its beginning)")
+	flags.StringVar(&o.until, "to", "", "the end (default: now; without --from, the end of the recording)")
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
-}
-
-// fromIsSince takes --from and --to, the two ends of a comparison, for --since and --until.
-func fromIsSince(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	switch name {
-	case "from":
-		name = "since"
-	case "to":
-		name = "until"
-	}
-	return pflag.NormalizedName(name)
 }
 
 func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
@@ -127,7 +114,7 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 	q := url.Values{}
 	now := time.Now()
-	for _, end := range []struct{ key, flag, text string }{{"from", "--since", o.since}, {"to", "--until", o.until}} {
+	for _, end := range []struct{ key, flag, text string }{{"from", o.ends[0], o.since}, {"to", o.ends[1], o.until}} {
 		at, err := timeFlag(end.flag, end.text, now)
 		if err != nil {
 			return nil, err
@@ -445,7 +432,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 		if from.IsZero() {
-			return &usageError{errors.New("--since is required: the beginning of the period")}
+			return &usageError{errors.New("--from is required: the beginning of the period")}
 		}
 		o.since = from.Format(time.RFC3339Nano)
 		o.until = cmp.Or(o.until, to.Format(time.RFC3339Nano))
@@ -524,7 +511,7 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 	default:
 		printVerdict(notes, &c.Span)
 		if !c.Since.IsZero() {
-			fmt.Fprintf(notes, "watcherd: --since %s shows what changed since then\n", beginning(&c.Span))
+			fmt.Fprintf(notes, "watcherd: --from %s shows what changed since then\n", beginning(&c.Span))
 		}
 	}
 	return nil
