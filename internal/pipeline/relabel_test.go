@@ -93,13 +93,14 @@ func TestRelabelledNamespaceBesideAWatch(t *testing.T) {
 		first, then string // labels
 		before      plan.Watch
 		feeds       []string // of that
+		given       string   // the events of the pod before the labels change
 		object      string
 		beside      string // the events of the object, before the watch means it again
 		again       string // and after that
 	}{
-		"a resource enters":          {"dev", "prod", widgetsToo, []string{"pods#", "widgets.example.com#"}, "widget", "", "sync"},
-		"a resource leaves":          {"prod", "dev", widgetsToo, []string{"pods#", "widgets.example.com#"}, "widget", "sync", "sync"},
-		"a selected part of another": {"prod", "dev", selected, []string{"pods|l=tier=web;f=#"}, "pod-00000", "sync sync updated", "sync sync updated"},
+		"a resource enters":          {"dev", "prod", widgetsToo, []string{"pods#", "widgets.example.com#"}, "", "widget", "", "sync"},
+		"a resource leaves":          {"prod", "dev", widgetsToo, []string{"pods#", "widgets.example.com#"}, "sync", "widget", "sync", "sync"},
+		"a selected part of another": {"prod", "dev", selected, []string{"pods|l=tier=web;f=#"}, "sync sync", "pod-00000", "sync sync updated", "sync sync updated"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api, _ := podServer(t, 1)
@@ -107,29 +108,30 @@ func TestRelabelledNamespaceBesideAWatch(t *testing.T) {
 			api.Put(widgetPath, "ns", "widget", nil)
 			api.Put(namespacePath, "", "ns", label(tc.first))
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, widgets}).withX()
+			over := func(notes string) {
+				t.Helper()
+				eventually(t, "what "+notes+" notes is over", func() bool {
+					none := true
+					err := l.store.ScanMeta(notes, func(string, []byte) error { none = false; return nil })
+					return none && err == nil
+				})
+			}
 			l.apply(l.routed(tc.before))
 			for _, id := range tc.feeds {
 				l.checkpointed(id, "v1")
 			}
 			l.apply(l.routed(of("pods", func(*plan.Watch) {})))
 			l.checkpointed("pods#", "v1")
-			given := len(l.queued()["pod-00000"])
+			pod := func() string { return l.queued().types("pod-00000") }
+			eventually(t, "the pod is given", func() bool { return pod() == tc.given })
 			api.Put(namespacePath, "", "ns", label(tc.then))
-			eventually(t, "the pod enters or leaves", func() bool { return len(l.queued()["pod-00000"]) > given })
-			eventually(t, "the relabelling is over", func() bool {
-				over := true
-				err := l.store.ScanMeta("relabel/", func(string, []byte) error { over = false; return nil })
-				return over && err == nil
-			})
+			eventually(t, "the pod enters or leaves", func() bool { return len(pod()) > len(tc.given) })
+			over("relabel/")
 			if got := l.queued().types(tc.object); got != tc.beside {
 				t.Errorf("beside the watch, the events of %s are %q, want %q", tc.object, got, tc.beside)
 			}
 			l.apply(l.routed(tc.before))
-			eventually(t, "the snapshot is over", func() bool {
-				over := true
-				err := l.store.ScanMeta("snapshot/", func(string, []byte) error { over = false; return nil })
-				return over && err == nil
-			})
+			over("snapshot/")
 			l.m.committer.Flush()
 			if got := l.queued().types(tc.object); got != tc.again {
 				t.Errorf("the events of %s are %q, want %q", tc.object, got, tc.again)
