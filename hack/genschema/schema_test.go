@@ -192,7 +192,7 @@ func TestSchemaRefuses(t *testing.T) {
 		head + watches + "colour: red\n",
 		head + watches + "store: {maxBytes: lots}\n",
 		head + watches + "store: {maxBytes: -1}\n",
-		head + watches + "consistencyCheck: {interval: 1d}\n",
+		head + watches + "consistencyCheck: {interval: 1w}\n",
 		head + watches + "consistencyCheck: {interval: 60}\n",
 		head + watches + "kubeAPI: {qps: 0}\n",
 		head + watches + "sinks: [{name: s}]\n",

@@ -219,15 +219,15 @@ func (o *Object) LastChange() LastChange {
 	return c
 }
 
-// ChangedBy returns who made of before, nil if that is unknown, what o is at a time. That is who changed o last, except by a
-// change that left no time: if the generation is another, and nobody changed the object since before by its times,
-// the object was scaled, by the manager of the entry of scale, and the time is at, in seconds.
-func (o *Object) ChangedBy(before *Object, at time.Time) LastChange {
+// ChangedBy returns who changed an object from before, nil if that is unknown, to o. It is LastChange, unless the change
+// left no time there: if the generation is another and LastChange is that of before, the object was scaled, by the
+// manager of the entry of scale, at the time at which that was observed, in seconds.
+func (o *Object) ChangedBy(before *Object, observed time.Time) LastChange {
 	c, scaler := o.lastChange()
 	if scaler == "" || before == nil || before.GetGeneration() == o.GetGeneration() || before.LastChange() != c {
 		return c
 	}
-	return LastChange{Manager: scaler, Operation: "Update", Subresource: "scale", Time: at.UTC().Truncate(time.Second)}
+	return LastChange{Manager: scaler, Operation: "Update", Subresource: "scale", Time: observed.UTC().Truncate(time.Second)}
 }
 
 func (o *Object) lastChange() (c LastChange, scaler string) {

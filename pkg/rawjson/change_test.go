@@ -39,8 +39,8 @@ func TestChange(t *testing.T) {
 			`[` + entry("a", "Update", "status", new) + `,` + entry("b", "Apply", "status", new) + `]`,
 			Change{texts("a", "b"), nil, []byte("status"), []byte(new), nil},
 		},
-		"escaped":           {`[` + entry(`k\u0061`, "Update", "", old) + `]`, Change{texts("ka"), []byte("Update"), nil, []byte(old), nil}},
-		"no time":           {`[{"manager":"a"}]`, Change{}},
+		"escaped": {`[` + entry(`k\u0061`, "Update", "", old) + `]`, Change{texts("ka"), []byte("Update"), nil, []byte(old), nil}},
+		"no time": {`[{"manager":"a"}]`, Change{}},
 		"scaled": {
 			`[` + entry("a", "Update", "", old) + `,{"manager":"hpa","operation":"Update","subresource":"scale"},` + entry("b", "Update", "", new) + `]`,
 			Change{texts("b"), []byte("Update"), nil, []byte(new), []byte("hpa")},
