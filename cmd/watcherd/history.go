@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -29,9 +30,8 @@ type historyOptions struct {
 	admin     adminFlags
 	store     storeFlag
 	namespace string
-	since     string
-	until     string
-	ends      [2]string // the flags of since and until
+	from, to  string
+	ends      [2]string // the flags of from and to
 	manager   string
 	path      string
 	when      string
@@ -57,8 +57,8 @@ func newHistoryCommand() *cobra.Command {
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
-	flags.StringVar(&o.since, "since", "", "only changes since this time")
-	flags.StringVar(&o.until, "until", "", "only changes until this time")
+	flags.StringVar(&o.from, "since", "", "only changes since this time")
+	flags.StringVar(&o.to, "until", "", "only changes until this time")
 	flags.StringVar(&o.manager, "by", "", "only changes by this field manager")
 	flags.StringVar(&o.path, "path", "", "only changes of the value at this path, such as spec.replicas")
 	flags.StringVar(&o.when, "when", "", "only changes on which this expression (CEL) is true, as in a route's when")
@@ -81,8 +81,9 @@ func newDiffCommand() *cobra.Command {
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
-	flags.StringVar(&o.since, "from", "", "time of the first state (default: before the last change)")
-	flags.StringVar(&o.until, "to", "", "time of the second state (default: now)")
+	flags.StringVar(&o.from, "from", "", "time of the first state (default: before the last change)")
+	flags.StringVar(&o.to, "to", "", "time of the second state (default: now)")
+	flags.SetNormalizeFunc(sinceIsFrom)
 	return cmd
 }
 
@@ -99,10 +100,22 @@ func newChangesCommand() *cobra.Command {
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
-	flags.StringVar(&o.since, "from", "", "the beginning; required, except for a recording (default: its beginning)")
-	flags.StringVar(&o.until, "to", "", "the end (default: now; without --from, the end of the recording)")
+	flags.StringVar(&o.from, "from", "", "the beginning; required, except for a recording (default: its beginning)")
+	flags.StringVar(&o.to, "to", "", "the end (default: now; without --from, the end of the recording)")
+	flags.SetNormalizeFunc(sinceIsFrom)
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
+}
+
+// sinceIsFrom takes --since and --until, which commands about events have, for --from and --to.
+func sinceIsFrom(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	switch name {
+	case "since":
+		name = "from"
+	case "until":
+		name = "to"
+	}
+	return pflag.NormalizedName(name)
 }
 
 func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
@@ -114,7 +127,7 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 	q := url.Values{}
 	now := time.Now()
-	for _, end := range []struct{ key, flag, text string }{{"from", o.ends[0], o.since}, {"to", o.ends[1], o.until}} {
+	for _, end := range []struct{ key, flag, text string }{{"from", o.ends[0], o.from}, {"to", o.ends[1], o.to}} {
 		at, err := timeFlag(end.flag, end.text, now)
 		if err != nil {
 			return nil, err
@@ -426,7 +439,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 	if o.group != "none" && o.group != "owner" {
 		return &usageError{fmt.Errorf("--group %q: use owner or none", o.group)}
 	}
-	if o.since == "" {
+	if o.from == "" {
 		from, to, err := o.store.period()
 		if err != nil {
 			return err
@@ -434,8 +447,8 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 		if from.IsZero() {
 			return &usageError{errors.New("--from is required: the beginning of the period")}
 		}
-		o.since = from.Format(time.RFC3339Nano)
-		o.until = cmp.Or(o.until, to.Format(time.RFC3339Nano))
+		o.from = from.Format(time.RFC3339Nano)
+		o.to = cmp.Or(o.to, to.Format(time.RFC3339Nano))
 	}
 	query, err := o.query(map[string]string{"group": o.group})
 	if err != nil {
