@@ -275,6 +275,34 @@ func TestOthersPast(t *testing.T) {
 	}
 }
 
+// TestReadOfAStreamThatGoes reads for a second each, and then there is no stream: a read returns and says so.
+func TestReadOfAStreamThatGoes(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	j := open(t, configOf(t, "J", node))
+	contend(t, j, store.Position{})
+	r := j.Read(store.Position{})
+	defer r.Close()
+	read(t, r)
+	if err := node.Connect().DeleteStream(t.Context(), "J"); err != nil {
+		t.Fatal(err)
+	}
+	for returned := make(chan error, 1); ; {
+		go func() {
+			_, err := r.Next(t.Context(), time.Second)
+			returned <- err
+		}()
+		select {
+		case err := <-returned:
+			if err != nil {
+				return
+			}
+		case <-time.After(patience):
+			t.Fatal("a read for a second does not return")
+		}
+	}
+}
+
 // TestStreamIsRefused: streams that lose entries are not used.
 func TestStreamIsRefused(t *testing.T) {
 	t.Parallel()

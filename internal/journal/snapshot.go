@@ -443,6 +443,7 @@ func (d *download) subscribe() error {
 	defer cancel()
 	consumer, err := d.j.js.OrderedConsumer(ctx, d.j.SnapshotStream(), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{d.j.snapshotSubject(d.s.id)}, DeliverPolicy: jetstream.DeliverAllPolicy,
+		MaxResetAttempts: 3, // for a NATS server that ends; without a bound they outlast ctx
 	})
 	if err == nil {
 		d.messages, err = consumer.Messages(jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(500*time.Millisecond),

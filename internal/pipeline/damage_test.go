@@ -273,7 +273,7 @@ func TestFarewellCutShort(t *testing.T) {
 			l = runLive(t, "store", store.Options{FS: disk.CrashClone(vfs.CrashCloneCfg{})}, api, serving())
 			l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
 			eventually(t, "the farewell is over", func() bool { return len(l.store.Partitions()) == 0 })
-			l.becomes(history{"a": {"sync 101", "deleted 101 unknown"}, "b": {"sync 102"}, "": {"gap unreadable"}})
+			l.becomes(history{"a": {"sync 101", "deleted 101 unknown"}, "b": {"sync 102"}, "": {"gap definition", "gap unreadable"}})
 		})
 	}
 }
