@@ -508,6 +508,7 @@ func TestExpiredIsNoRollback(t *testing.T) {
 		s.Compact()
 		s.Cut()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", gaps[len(gaps)-1][:len("expired")], "expired")
 	})
 }

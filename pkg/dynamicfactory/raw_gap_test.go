@@ -68,6 +68,7 @@ func TestGapBehindAPausedWatch(t *testing.T) {
 			sub.Ack(j.seen())
 			time.Sleep(time.Second)
 		}
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		if g := gaps[0]; !g.FromTime.Equal(known) {
 			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
@@ -82,6 +83,7 @@ func TestGapBehindAPausedWatch(t *testing.T) {
 		s.Cut()
 		sub.Ack(j.seen())
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 2)
 		if g := gaps[1]; !g.FromTime.Equal(known) {
 			t.Errorf("the next gap is from %v, want %v", g.FromTime, known)
@@ -114,6 +116,7 @@ func TestGapBehindALongList(t *testing.T) {
 		s.Delete(configMapPath, "ns", "a")
 		s.Compact()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		if g := gaps[0]; !g.FromTime.Equal(known) {
 			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
@@ -152,6 +155,7 @@ func TestGapBehindARestart(t *testing.T) {
 			sub.Ack(j.seen())
 			time.Sleep(time.Second)
 		}
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		if g := gaps[0]; !g.FromTime.Equal(snap.Time) {
 			t.Errorf("the gap is from %v, want %v", g.FromTime, snap.Time)
@@ -191,6 +195,7 @@ func TestGapBehindAListOfThePast(t *testing.T) {
 		s.Compact()
 		s.Intercept(nil)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		if g := gaps[0]; !g.FromTime.Equal(snap.Time) {
 			t.Errorf("the gap is from %v, want %v", g.FromTime, snap.Time)
@@ -219,6 +224,7 @@ func TestGapBehindAStall(t *testing.T) {
 		s.Compact()
 		s.Cut()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		if g := gaps[0]; !g.FromTime.Equal(known) {
 			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
