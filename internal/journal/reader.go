@@ -74,7 +74,7 @@ func (r *Reader) subscribe(ctx context.Context) error {
 	defer cancel()
 	consumer, err := r.j.js.OrderedConsumer(ctx, r.j.Stream, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.seen + 1,
-		// Further attempts would outlast every context, and not look at what became of the stream or the server.
+		// Further attempts would outlast every context, and not look at the stream and the server again.
 		MaxResetAttempts: 1,
 	})
 	if err != nil {
