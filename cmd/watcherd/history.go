@@ -284,10 +284,7 @@ func printVerdict(w io.Writer, s *history.Span) {
 			}
 			names = append(names, strings.Join(strings.Fields(gaps[i].Resource.String()+" "+gaps[i].Namespace+" "+gaps[i].Name), " "))
 		}
-		if len(names) > maxNamed {
-			names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-		}
-		fmt.Fprintf(w, "watcherd: %s: %s from %s to %s: %s\n", clean(strings.Join(names, ", ")), gapWords(g.Cause), stamp(g.From), stamp(g.To), clean(g.Cause))
+		fmt.Fprintf(w, "watcherd: %s: %s from %s to %s: %s\n", clean(strings.Join(firstNamed(names), ", ")), gapWords(g.Cause), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
 	printUnread(w, s.Unread)
 	switch {

@@ -263,11 +263,7 @@ func (p *statusPrinter) problems(st *status.Status) {
 	}
 	var lines []string
 	for _, f := range faults {
-		names := parts[f]
-		if len(names) > maxNamed {
-			names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-		}
-		lines = append(lines, fmt.Sprintf("%s  %s: %s", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[f.verdict], strings.Join(names, ", "), f.reason))
+		lines = append(lines, fmt.Sprintf("%s  %s: %s", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[f.verdict], strings.Join(firstNamed(parts[f]), ", "), f.reason))
 	}
 	for _, warning := range st.Config.Warnings {
 		lines = append(lines, "?  config: "+warning)

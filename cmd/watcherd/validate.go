@@ -461,11 +461,16 @@ func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan
 			}
 		}
 	}
-	if len(names) > maxNamed {
-		names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-	}
-	return names, nil
+	return firstNamed(names), nil
 }
 
 // maxNamed is how many resources a warning names, and how many parts a problem of the status.
 const maxNamed = 3
+
+// firstNamed are the first maxNamed of names, with how many more there are.
+func firstNamed(names []string) []string {
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return names
+}
