@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -257,6 +258,8 @@ func TestScale(t *testing.T) {
 		return all
 	}
 	for i, want := range []string{"sync", "updated scaler scale", "updated author"} {
+		begin := time.Now().Unix()
+		eventually(t, func() bool { return time.Now().Unix() > begin }, func() string { return "changes of one second are told apart by no time" })
 		var err error
 		switch i {
 		case 1:

@@ -139,13 +139,14 @@ func TestStartAtAClusterWithoutKubeSystem(t *testing.T) {
 			})
 			l = runLive(t, dir, store.Options{}, anew, served{pods})
 			l.apply(l.state(committest.PodWatch()))
+			ends := name == "it has another"
 			eventually(t, "the watch refuses, the pipeline ends, or it lists", func() bool {
 				feeds := l.m.informerList()
 				if len(l.ended) > 0 || len(feeds) == 0 {
 					return len(l.ended) > 0
 				}
 				st := feeds[0].sub.Load().Status()
-				return st.State == dynamicfactory.StateForeign || st.State == dynamicfactory.StateWatching && st.Objects == 0
+				return st.State == dynamicfactory.StateForeign && !ends || st.State == dynamicfactory.StateWatching && st.Objects == 0
 			})
 			l.m.committer.Flush()
 			for _, n := range names {

@@ -91,6 +91,8 @@ func TestScaled(t *testing.T) {
 		"again":              {object(2, "edit", at, "scaler"), object(3, "edit", at, "scaler"), scaled},
 		"never":              {before, object(2, "edit", at, ""), edited},
 		"edited afterwards":  {object(2, "edit", at, "scaler"), object(3, "edit", at.Add(time.Second), "scaler"), LastChange{"edit", "Update", "", at.Add(time.Second)}},
+		"in one second":      {object(1, "edit", seen, ""), object(2, "edit", seen, "scaler"), LastChange{"edit,scaler", "Update", "", at.Add(90 * time.Second)}},
+		"by the editor":      {object(1, "edit", seen, ""), object(2, "edit", seen, "edit"), LastChange{"edit", "Update", "", at.Add(90 * time.Second)}},
 		"edited by another":  {object(2, "edit", at, "scaler"), object(3, "label", at, "scaler"), LastChange{"label", "Update", "", at}},
 		"of the same spec":   {object(2, "edit", at, "scaler"), object(2, "edit", at, "scaler"), edited},
 		"not known before":   {nil, object(2, "edit", at, "scaler"), edited},

@@ -221,13 +221,27 @@ func (o *Object) LastChange() LastChange {
 
 // ChangedBy returns who changed an object from before, nil if that is unknown, to o. It is LastChange, unless the change
 // left no time there: if the generation is another and LastChange is that of before, the object was scaled, by the
-// manager of the entry of scale, at the time at which that was observed, in seconds.
+// manager of the entry of scale, at the time at which that was observed, in seconds. Within the second of LastChange,
+// as observed, it may have been either: both are named.
 func (o *Object) ChangedBy(before *Object, observed time.Time) LastChange {
 	c, scaler := o.lastChange()
 	if scaler == "" || before == nil || before.GetGeneration() == o.GetGeneration() || before.LastChange() != c {
 		return c
 	}
-	return LastChange{Manager: scaler, Operation: "Update", Subresource: "scale", Time: observed.UTC().Truncate(time.Second)}
+	scaled := LastChange{Manager: scaler, Operation: "Update", Subresource: "scale", Time: observed.UTC().Truncate(time.Second)}
+	if !scaled.Time.Equal(c.Time) {
+		return scaled
+	}
+	if c.Manager != scaler {
+		c.Manager += "," + scaler
+	}
+	if c.Operation != scaled.Operation {
+		c.Operation = ""
+	}
+	if c.Subresource != scaled.Subresource {
+		c.Subresource = ""
+	}
+	return c
 }
 
 func (o *Object) lastChange() (c LastChange, scaler string) {
