@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -310,15 +311,8 @@ func (w *running) stop() {
 	}
 }
 
-// eventually waits until the condition holds, outside of synctest.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came to pass that %s", what)
-		}
-	}
-}
+// eventually waits until a condition holds, outside of synctest.
+var eventually = waittest.Until
 
 // numbered returns the changes 1 to n of each of these objects, in turns.
 func numbered(n int, objects ...int) []change {

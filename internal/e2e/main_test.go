@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 func TestMain(m *testing.M) {
@@ -180,11 +181,7 @@ func (d *daemon) wait() int {
 // eventually waits for a condition; state describes it when it never holds.
 func eventually(t testing.TB, ok func() bool, state func() string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting: %s", state())
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !waittest.Holds(ok) {
+		t.Fatalf("gave up waiting: %s", state())
 	}
 }

@@ -20,8 +20,7 @@ import (
 // TestNamespaceDoesNotExist names a namespace that does not exist: the watch has a warning, and the log
 // one line, until it exists. What the API server refuses or fails to answer is not known, and no warning.
 func TestNamespaceDoesNotExist(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(27 * 366 * 24 * time.Hour) // a bubble begins with the year 2000, which the store refuses
+	inBubble(t, func(t *testing.T) {
 		const namespacePath = "/api/v1/namespaces"
 		api, _ := podServer(t, 1)
 		api.Serve(namespacePath, "v1", "Namespace")

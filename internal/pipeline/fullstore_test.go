@@ -226,7 +226,7 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 // TestFillOfAFullStore has a new sink start with a history for whose former states, or copies under the
 // edits of its route, the store has no room: each event comes, and the store hardly grows.
 func TestFillOfAFullStore(t *testing.T) {
-	const versions, size, growth = 400, 32 << 10, 4 << 20
+	const versions, size, growth = 150, 32 << 10, 3 << 19
 	l := lifeOn(t, "store", store.Options{FS: vfs.NewMem()}, allServed)
 	all := leadTo("all", "", "b")
 	l.apply([]route.Spec{all})

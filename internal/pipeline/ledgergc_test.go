@@ -221,7 +221,7 @@ func TestExpiryCutShort(t *testing.T) {
 					})
 					fault.left.Store(never)
 					if over = !fault.failed.Load(); !over {
-						if end := <-l.ended; !errors.Is(err, ledger.ErrStore) || !errors.Is(end, ledger.ErrStore) {
+						if end := <-l.ended; err == nil || !errors.Is(end, ledger.ErrStore) { // a commit beside it may fail first
 							t.Errorf("the expiry ends with %v, the pipeline with %v", err, end)
 						}
 						l.ended <- nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,12 +18,22 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 const podPath = "/api/v1/pods"
+
+// inBubble runs a test where waiting takes no time.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(27 * 366 * 24 * time.Hour) // a bubble begins with the year 2000, which the store refuses
+		f(t)
+	})
+}
 
 // live is a Manager that runs against an API server of the test.
 type live struct {
@@ -32,6 +44,9 @@ type live struct {
 	metrics *prometheus.Registry
 	ended   chan error // of Run; a test that expects an error takes it, and puts nil back
 	stop    func()     // as SIGTERM does
+
+	told  history // of the log, up to the sequence after
+	after uint64
 }
 
 func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver) *live {
@@ -145,20 +160,23 @@ func (h history) add(payload []byte) error {
 	return nil
 }
 
+// log is what was ever read of the log: each call reads what is new.
 func (l *live) log() history {
 	l.Helper()
-	h := history{}
-	for after := uint64(0); ; {
-		items, err := l.store.ReadLog(after, 1000)
+	if l.told == nil {
+		l.told = history{}
+	}
+	for {
+		items, err := l.store.ReadLog(l.after, 1000)
 		if err != nil {
 			l.Fatal(err)
 		}
 		if len(items) == 0 {
-			return h
+			return maps.Clone(l.told)
 		}
 		for _, it := range items {
-			after = it.Sequence
-			if err := h.add(it.Payload); err != nil {
+			l.after = it.Sequence
+			if err := l.told.add(it.Payload); err != nil {
 				l.Fatal(err)
 			}
 		}
@@ -231,15 +249,7 @@ func (l *live) synced() {
 	l.m.committer.Flush()
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("never: %s", what)
-}
+var eventually = waittest.Until
 
 // podServer serves pods pod-00000, pod-00001 and so on.
 func podServer(t *testing.T, n int) (*apitest.Server, []string) {

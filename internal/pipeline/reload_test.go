@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
@@ -270,39 +272,41 @@ func TestNamespaceSelectorOverAnUnknownNamespace(t *testing.T) {
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s,restart=%t", name, restart), func(t *testing.T) {
-				api, pod := podServer(t, 1)
-				api.Put(namespacePath, "", "another", nil)
-				dir := t.TempDir()
-				l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
-				other := committest.PodWatch(named("other"))
-				w := committest.PodWatch(named("w"))
-				l.apply(l.routed(w, other))
-				l.synced()
-				w.Fingerprint, w.Selection.Namespaces.Selector = "selecting", "!excluded"
-				var err error
-				if w.Filter, err = w.Selection.Filter(); err != nil {
-					t.Fatal(err)
-				}
-				l.apply(l.routed(w, other))
-				eventually(t, "the new selection", func() bool {
-					h, _ := l.m.informerList()[0].WatchNamed("w")
-					return h.Watch.Fingerprint == "selecting"
-				})
-				if restart {
-					l.caughtUp()
-					l.stop()
-					l = runLive(t, dir, store.Options{}, api, served{pods})
+				inBubble(t, func(t *testing.T) {
+					api, pod := podServer(t, 1)
+					api.Put(namespacePath, "", "another", nil)
+					opts := store.Options{FS: vfs.NewMem()}
+					l := runLive(t, "store", opts, api, served{pods}).withX()
+					other := committest.PodWatch(named("other"))
+					w := committest.PodWatch(named("w"))
 					l.apply(l.routed(w, other))
-				}
-				if tc.label != "" {
-					api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "labels": map[string]any{tc.label: ""}}})
-					eventually(t, "the labels", func() bool { _, known := l.m.committer.NamespaceLabels("ns"); return known })
-				}
-				tc.then(api, pod[0])
-				l.caughtUp()
-				if h := l.queued(); h.types(pod[0]) != tc.want {
-					t.Errorf("%s: %q, want %s", pod[0], h[pod[0]], tc.want)
-				}
+					l.synced()
+					w.Fingerprint, w.Selection.Namespaces.Selector = "selecting", "!excluded"
+					var err error
+					if w.Filter, err = w.Selection.Filter(); err != nil {
+						t.Fatal(err)
+					}
+					l.apply(l.routed(w, other))
+					eventually(t, "the new selection", func() bool {
+						h, _ := l.m.informerList()[0].WatchNamed("w")
+						return h.Watch.Fingerprint == "selecting"
+					})
+					if restart {
+						l.caughtUp()
+						l.stop()
+						l = runLive(t, "store", opts, api, served{pods})
+						l.apply(l.routed(w, other))
+					}
+					if tc.label != "" {
+						api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "labels": map[string]any{tc.label: ""}}})
+						eventually(t, "the labels", func() bool { _, known := l.m.committer.NamespaceLabels("ns"); return known })
+					}
+					tc.then(api, pod[0])
+					l.caughtUp()
+					if h := l.queued(); h.types(pod[0]) != tc.want {
+						t.Errorf("%s: %q, want %s", pod[0], h[pod[0]], tc.want)
+					}
+				})
 			})
 		}
 	}

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 // running runs s.Run until the test or the returned function ends it.
@@ -26,16 +27,7 @@ func running(t *testing.T, s *Store) {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: gave up waiting", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
+var eventually = waittest.Until
 
 func TestMinFree(t *testing.T) {
 	mem := vfs.NewMem()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 func TestMain(m *testing.M) { testcluster.Main(m) }
@@ -252,16 +253,4 @@ func firstEvent(t *testing.T, client dynamic.ResourceInterface, version string) 
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(30 * time.Second)
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("timed out: %s", what)
-		case <-poll.C:
-		}
-	}
-}
+var eventually = waittest.Until

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -34,17 +35,7 @@ func configMap(name string, data map[string]any) *unstructured.Unstructured {
 	}}
 }
 
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
+var eventually = waittest.Until
 
 // realFactory makes a factory of compact informers that ends with the test.
 func realFactory(t *testing.T, cfg *rest.Config, opts ...dynamicfactory.RESTOption) *dynamicfactory.RESTFactory {

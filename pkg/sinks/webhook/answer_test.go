@@ -13,19 +13,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+var eventually = waittest.Until
 
 // replaceFile swaps a file as whoever rotates it does: by a rename.
 func replaceFile(t *testing.T, path, content string) {
