@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -58,19 +59,12 @@ func (b *bench) needs(able bool, to string) {
 }
 
 // received waits until the destination has n events and returns their ids.
-func (b *bench) received(n int) []string {
+func (b *bench) received(n int) (got []string) {
 	b.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		got := b.dest.Received(b.t)
-		if len(got) >= n {
-			return got
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("the destination has %d events, %d are wanted", len(got), n)
-		}
-		time.Sleep(5 * time.Millisecond)
+	if !waittest.Holds(func() bool { got = b.dest.Received(b.t); return len(got) >= n }) {
+		b.t.Fatalf("the destination has %d events, %d are wanted", len(got), n)
 	}
+	return got
 }
 
 // expect checks that exactly these events arrived, each once, in order.
