@@ -121,6 +121,7 @@ func TestLeastPermissions(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			ns := c.Namespace(t)
 			a := account{ns, "reader"}
 			d := newDaemon(t, c.UserKubeconfig(t, a.user()), watchConfig(strings.ReplaceAll(tc.watches, "NS", ns)))
@@ -265,6 +266,7 @@ func TestExamplesPermissions(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
 			a := account{c.Namespace(t), "reader"}
 			d := newDaemon(t, c.UserKubeconfig(t, a.user()), withFileSinks(t, file))
 			a.grant(t, c, d)

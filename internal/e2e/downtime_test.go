@@ -27,6 +27,7 @@ func TestDowntime(t *testing.T) {
 		{"killed-compacted", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			c := testcluster.Start(t)
 			c.Apply(t, widgetCRD)
 			ns := c.Namespace(t)

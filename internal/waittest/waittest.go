@@ -12,6 +12,7 @@ const Patience = 2 * time.Minute
 const (
 	shortest = 2 * time.Millisecond
 	longest  = 100 * time.Millisecond
+	costly   = time.Second
 )
 
 // Until waits until ok holds, and fails the test if it does not in Patience; what says what should. See Holds for
@@ -24,8 +25,8 @@ func Until(t testing.TB, what string, ok func() bool) {
 }
 
 // Holds reports whether ok holds within Patience. It calls ok in the goroutine of the caller, at intervals that grow to
-// an eighth of the time waited, 100 ms, or four times what ok takes if that is longer: waiting leaves the machine to what is
-// waited for, also if ok reads a whole log. Under testing/synctest, time is the bubble's.
+// an eighth of the time waited, at most 100 ms; or to four times what ok takes, at most a second: waiting leaves the machine
+// to what is waited for, also if ok reads a whole log. Under testing/synctest, time is the bubble's.
 func Holds(ok func() bool) bool {
 	began := time.Now()
 	for {
@@ -37,6 +38,6 @@ func Holds(ok func() bool) bool {
 		if now.Sub(began) > Patience {
 			return false
 		}
-		time.Sleep(max(shortest, min(now.Sub(began)/8, longest), 4*now.Sub(asked)))
+		time.Sleep(max(shortest, min(now.Sub(began)/8, longest), min(4*now.Sub(asked), costly)))
 	}
 }
