@@ -173,7 +173,7 @@ func (r *reloads) steps() []func() {
 // doubled, what did not change keeps its connections, a bad file changes nothing,
 // and nothing is left behind.
 func TestReloads(t *testing.T) {
-	cycles := 3 // 36 reloads
+	cycles := 2 // 24 reloads
 	if soak() {
 		cycles = 17 // 204
 	}

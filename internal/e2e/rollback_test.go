@@ -18,6 +18,7 @@ func TestRollback(t *testing.T) {
 		stopped bool
 	}{{"running", false}, {"stopped", true}} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			c := testcluster.Start(t)
 			c.Apply(t, widgetCRD)
 			ns := c.Namespace(t)

@@ -1110,7 +1110,7 @@ func (w *world) checkTested(oldest bool) {
 // Histories of all kinds: no answer is wrong, and where nothing obscures the history all are
 // exact.
 func TestHistory(t *testing.T) {
-	seeds := uint64(2)
+	seeds := uint64(1)
 	if os.Getenv("WATCHERD_SOAK") != "" {
 		seeds = 200
 	}
