@@ -65,7 +65,8 @@ type trial struct {
 	version  progress.Version
 	position uint64
 	lastLine int64
-	at       time.Time
+	began    time.Time // of the list
+	at       time.Time // when it was complete
 }
 
 // busy notes that a line is being forwarded, which may take any time.
@@ -130,7 +131,8 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		a, d.trial = nil, nil
 	}
 	if a != nil && time.Since(a.at) >= freshTrial {
-		s.progress.Quiet(a.position, a.version)
+		s.progress.Quiet(a.position, a.version, a.began)
+		s.stats.unchanged(a.began)
 		d.trial = nil
 	}
 	if d.trial != nil || quiet < freshAfter || time.Since(d.listed) < freshEvery || s.stats.bookmarks() > 0 {
@@ -141,7 +143,7 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	defer cancel()
 	position, line := s.progress.Position(), d.lastLine.Load()
 	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
-		d.trial = &trial{progress.ParseVersion(v), position, line, time.Now()}
+		d.trial = &trial{progress.ParseVersion(v), position, line, d.listed, time.Now()}
 	}
 }
 
@@ -192,14 +194,9 @@ func (d *watchdog) probe(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	switch bookmarks := s.stats.bookmarks(); {
-	case bookmarks > d.bookmarks:
-		s.stats.contact(nil)
+	s.stats.contact(nil) // whether the watch holds something back is unknown
+	if s.stats.bookmarks() > d.bookmarks {
 		return errSilent // this request has had bookmarks before: what it holds back may be lost
-	case bookmarks > 0:
-		s.stats.contact(nil) // an earlier request has had some: whether this one holds something back is unknown
-	default:
-		s.stats.current(nil)
 	}
 	return nil
 }
