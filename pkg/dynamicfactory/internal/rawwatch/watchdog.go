@@ -208,7 +208,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	suspect := s.suspect
 	s.mu.Unlock()
 	if suspect.IsZero() {
-		return s.sameCluster(ctx)
+		return nil
 	}
 	back, err := s.behind(ctx, suspect, s.progress.Seen())
 	if err != nil {
@@ -225,14 +225,14 @@ func (s *Source) sameServer(ctx context.Context) error {
 	return nil
 }
 
-// sameCluster checks, before a watch follows another one that ended in its time, that the server has
-// not become that of a foreign cluster: the new request may be on another connection. A server that
-// does not answer is for the request to find.
-func (s *Source) sameCluster(ctx context.Context) error {
+// sameCluster returns an error if the server has become that of a foreign cluster before a watch was
+// established, which may be on another connection than what came before. It asks at a time after that. A
+// server that does not answer is for the watch to find.
+func (s *Source) sameCluster(ctx context.Context, established time.Time) error {
 	if !s.cfg.Prober.Guarded() {
 		return nil
 	}
-	if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); errors.Is(err, apiclient.ErrForeign) {
+	if _, err := s.cfg.Prober.Version(ctx, established); errors.Is(err, apiclient.ErrForeign) {
 		return err
 	}
 	return ctx.Err()
