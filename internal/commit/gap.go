@@ -67,8 +67,8 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		longer.From, longer.FromTime = s.open.From, s.open.FromTime
 		gap, s.open = &longer, nil
 	}
-	if s.ahead != nil {
-		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position+1, false
+	if audit := gap.Cause == CauseAudit; s.ahead != nil || audit {
+		s.listed, s.first, s.relisted, s.swept, s.repairs = map[uint64]struct{}{}, gap.To, gap.Position+1, false, audit
 		if gap.Cause == dynamicfactory.CauseRollback {
 			s.first, s.ahead = "", nil // versions mean something else
 		}
