@@ -64,7 +64,9 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.open != nil { // the rest of its list is unknown
 		longer := *gap
-		longer.From, longer.FromTime = s.open.From, s.open.FromTime
+		if gap.Cause != CauseAudit || ledger.Newer(gap.From, s.open.From) {
+			longer.From, longer.FromTime = s.open.From, s.open.FromTime
+		}
 		gap, s.open = &longer, nil
 	}
 	if audit := gap.Cause == CauseAudit; s.ahead != nil || audit {
