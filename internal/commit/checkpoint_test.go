@@ -221,6 +221,12 @@ func TestPutCheckpoints(t *testing.T) {
 			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: "v1"}, acked: 2,
 		},
 		{
+			name: "a quiet version of before", position: 2,
+			informer: informer{checkpoints: map[uint64]string{2: "9"}, quiet: "20", known: now.Add(-time.Hour)},
+			with:     func(_ *rig, s *Feed) { s.synced = true },
+			want:     ledger.Checkpoint{ResourceVersion: "9", Quiet: "20", Synced: true, Time: now.Add(-time.Hour)}, acked: 2,
+		},
+		{
 			name: "no version is complete yet", position: 2,
 			with: func(_ *rig, s *Feed) { s.saved.ResourceVersion = "3" },
 			want: ledger.Checkpoint{ResourceVersion: "3", Recorded: "9"}, acked: 2,
@@ -291,8 +297,11 @@ func TestPutCheckpoints(t *testing.T) {
 				tc.with(r, s)
 			}
 			r.commit(addedTo(s, r.Object("a", "u", "9").WithPosition(tc.position)))
-			if tc.want.Time, tc.want.Kept = now, []ledger.Kept{{}}; tc.want.Synced {
+			if tc.want.Kept = []ledger.Kept{{}}; tc.want.Synced {
 				tc.want.HistorySince = now
+			}
+			if tc.want.Time.IsZero() {
+				tc.want.Time = now
 			}
 			if diff := cmp.Diff(tc.want, r.saved(s)); diff != "" {
 				t.Errorf("checkpoint (-want +got):\n%s", diff)
@@ -331,7 +340,8 @@ func TestQuietVersionOfAStart(t *testing.T) {
 			if form == "" {
 				form = s.Form
 			}
-			r.save(s, ledger.Checkpoint{ResourceVersion: "100", Quiet: "200", Synced: true, Form: form})
+			then := now.Add(-time.Hour)
+			r.save(s, ledger.Checkpoint{ResourceVersion: "100", Quiet: "200", Synced: true, Form: form, Time: then})
 			if err := r.c.Prepare(s); err != nil {
 				t.Fatal(err)
 			}
@@ -352,6 +362,9 @@ func TestQuietVersionOfAStart(t *testing.T) {
 			}
 			if got := r.saved(s).Quiet; got != tc.quiet {
 				t.Errorf("after a part: the quiet version is %q, want %q", got, tc.quiet)
+			}
+			if got := r.saved(s).Time; !got.Equal(then) {
+				t.Errorf("after a part: the time is %v, want %v", got, then)
 			}
 			if tc.relist {
 				return

@@ -466,7 +466,7 @@ func (g *group) putCheckpoints() error {
 		if known.IsZero() && version == s.saved.ResourceVersion {
 			known = s.saved.Time
 		}
-		if now.Quiet == "" && version != "" && !known.IsZero() && known.Before(now.Time) {
+		if version != "" && !known.IsZero() && known.Before(now.Time) {
 			now.Time = known
 		}
 		s.saved = now

@@ -91,7 +91,8 @@ type Acknowledger interface {
 	// Checkpoint returns the version to resume from when everything up to the position
 	// is committed; "": there is none yet.
 	Checkpoint(position uint64) string
-	// Known returns the time up to which nothing is missing by that version; zero: it is not known.
+	// Known returns the time up to which nothing is missing by the version of Quiet, or else by that of
+	// Checkpoint; zero: it is not known.
 	Known(position uint64) time.Time
 	// Quiet returns a later version that shows no difference, for where that of Checkpoint
 	// has expired; "": there is none.
@@ -220,6 +221,7 @@ type progress struct {
 	// relisted is the position behind the list that listed is of, 0 if that is the first one.
 	relisted uint64
 	swept    bool // the sweep of relisted has begun
+	repairs  bool // it is of a list that the consistency check asked for
 	// floor is the highest version that was recorded when the informer began, "" once it is
 	// past it.
 	floor string

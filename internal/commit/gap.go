@@ -64,11 +64,13 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.open != nil { // the rest of its list is unknown
 		longer := *gap
-		longer.From, longer.FromTime = s.open.From, s.open.FromTime
+		if gap.Cause != CauseAudit || ledger.Newer(gap.From, s.open.From) {
+			longer.From, longer.FromTime = s.open.From, s.open.FromTime
+		}
 		gap, s.open = &longer, nil
 	}
-	if s.ahead != nil {
-		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position+1, false
+	if audit := gap.Cause == CauseAudit; s.ahead != nil || audit {
+		s.listed, s.first, s.relisted, s.swept, s.repairs = map[uint64]struct{}{}, gap.To, gap.Position+1, false, audit
 		if gap.Cause == dynamicfactory.CauseRollback {
 			s.first, s.ahead = "", nil // versions mean something else
 		}

@@ -180,12 +180,26 @@ func TestObjectGone(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		with    func(r *rig, s *Feed)
+		bare    bool // what is gone has no uid
 		unknown bool
 		want    []told
+		kept    string // the ledger's version in the end
 	}{
 		{name: "never recorded"},
 		{
-			name: "another life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "later", "9")) },
+			name: "a later life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "later", "9")) }, kept: "9",
+		},
+		{
+			name: "an earlier life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "former", "4")) },
+			want: []told{{Type: event.Deleted, UID: "former", Version: "4", FinalStateUnknown: true}},
+		},
+		{
+			name: "another life is recorded, comparison", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "other", "4")) },
+			unknown: true, kept: "4",
+		},
+		{
+			name: "read again, of an object without uid", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "", "9")) },
+			bare: true, kept: "9",
 		},
 		{
 			name: "watch", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "4")) },
@@ -208,16 +222,18 @@ func TestObjectGone(t *testing.T) {
 			if tc.with != nil {
 				tc.with(r, s)
 			}
-			c := deletedFrom(s, r.Object("a", "u", "5"))
+			uid := "u"
+			if tc.bare {
+				uid = ""
+			}
+			c := deletedFrom(s, r.Object("a", uid, "5"))
 			c.unknown = tc.unknown
 			r.commit(c)
 			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			if tc.name != "another life is recorded" {
-				if got := r.version(s); got != "" {
-					t.Errorf("the ledger has version %q", got)
-				}
+			if got := r.version(s); got != tc.kept {
+				t.Errorf("the ledger has version %q, want %q", got, tc.kept)
 			}
 		})
 	}

@@ -96,14 +96,22 @@ func (g *group) deleted(c *sighting) error {
 		before = nil
 	case err != nil:
 		return err
-	case before == nil || before.GetUID() != c.obj.GetUID():
+	case before == nil:
 		return nil // recorded already, or never seen
+	case c.obj.GetUID() == "" && !c.unknown && !c.rewound && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
+		return nil // of an earlier life, in history that is read again
+	case before.GetUID() != c.obj.GetUID() && (c.unknown || !ledger.Newer(c.obj.GetResourceVersion(), before.GetResourceVersion())):
+		return nil // of another life than the recorded one, which may last
 	}
 	if before, err = g.former(c.feed, before); err != nil {
 		return err
 	}
+	gone := transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown}
+	if before != nil && before.GetUID() != c.obj.GetUID() { // neither the end of the recorded life was seen nor the begin of this one
+		gone.before, gone.unknown = before, true
+	}
 	g.remove(c.feed, c.obj)
-	_, err = g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+	_, err = g.emit(c, gone)
 	return err
 }
 

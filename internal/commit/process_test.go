@@ -383,29 +383,31 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 	}
 }
 
-// TestRepairsAreOfOneList marks what the list of a consistency check shows, and not what a
-// later list does.
+// TestRepairsAreOfOneList marks what the list of a consistency check shows, also of an object that the
+// informer does not have, and not what a later list does.
 func TestRepairsAreOfOneList(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	s.Subscribed(&informer{})
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "5", End: 3}})
 	a, b := r.Object("a", "u1", "1").WithPosition(1), r.Object("b", "u2", "2").WithPosition(2)
 	r.commit(addedTo(s, a), addedTo(s, b))
+	r.recorded(s, r.Object("ghost", "u3", "1"))
 	r.told()
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, From: "2", To: "5", FromTime: now, ToTime: now, Position: 3}},
-		updatedIn(s, r.Object("a", "u1", "4").WithPosition(3), a),
+		updatedIn(s, r.Object("a", "u1", "4"), a), updatedIn(s, b.WithPosition(3), b),
 	)
 	r.commit(missingFrom(s, b))
 	want := []told{
 		{Type: event.Gap, Cause: CauseAudit},
 		{Type: event.Updated, UID: "u1", Version: "4", Old: true, Repair: true},
+		{Type: event.Deleted, UID: "u3", Version: "1", FinalStateUnknown: true, Repair: true},
 		{Type: event.Deleted, UID: "u2", Version: "2", FinalStateUnknown: true},
 	}
 	if diff := cmp.Diff(want, r.told()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if n := testutil.ToFloat64(s.repaired); n != 1 {
+	if n := testutil.ToFloat64(s.repaired); n != 2 {
 		t.Errorf("%v repairs are counted", n)
 	}
 }

@@ -51,7 +51,7 @@ func (g *group) synced(s *Feed, at time.Time) error {
 	if !s.synced { // a watch without a snapshot is given nothing of the list
 		g.disarm(s)
 	}
-	s.synced, s.listed, s.relisted, s.recordedForm = true, nil, 0, s.Form
+	s.synced, s.listed, s.relisted, s.repairs, s.recordedForm = true, nil, 0, false, s.Form
 	if s.list.end == 0 {
 		s.list.mark = nil // the list had no object
 	}
@@ -79,7 +79,8 @@ func (g *group) synced(s *Feed, at time.Time) error {
 //
 // A feed that has taken over what others recorded after the version of its first list
 // sweeps every list that comes before it has come as far: what was made and deleted in
-// between was never in its informer.
+// between was never in its informer. The list that the consistency check asks for is swept,
+// too: the check compares the ledger, and not the informer, with the cluster.
 type sweep struct {
 	feed   *Feed
 	list   uint64 // as Feed.relisted
@@ -107,7 +108,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		if err != nil {
 			return err
 		}
-		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at, blind: true})
+		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at, blind: true, repair: s.repairs})
 	})
 	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported", "error", err)

@@ -372,7 +372,7 @@ func TestChangesWaitForTheirNamespace(t *testing.T) {
 		if taken() != 1 {
 			t.Error("the deletion still waits")
 		}
-		r.Expect()
+		r.Expect("deleted a u1 3")
 
 		elsewhere, err := r.Codec.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"b","name":"a","uid":"u2","resourceVersion":"4"}}`), nil, 0)
 		if err != nil {

@@ -68,6 +68,44 @@ type place struct {
 	After string `json:"after"` // the key of the last object of the earlier pages; "": none
 }
 
+// checkedMeta and a feed's id are the key of a note on the last whole check of the feed that found no
+// difference, as a cleanCheck.
+const checkedMeta = "consistency-checked/"
+
+// cleanCheck is when a check began that found no difference: up to then, the recorded states were those of the cluster.
+type cleanCheck struct {
+	ResourceVersion string    `json:"resourceVersion"`
+	Time            time.Time `json:"time"`
+}
+
+// noteChecked notes a check that found no difference.
+func (m *Manager) noteChecked(s *informer, c cleanCheck) {
+	if m.store.Health().Paused {
+		return
+	}
+	if err := ledger.PutMeta(m.store, checkedMeta+s.ID, ledger.Encode(c)); err != nil {
+		s.Log.Warn("the time of a consistency check cannot be kept", "error", err)
+	}
+}
+
+// sinceChecked has the gap of a loss that the consistency check found begin with the last check that found
+// none, or at an unknown time. Any goroutine may call it.
+func (m *Manager) sinceChecked(s *commit.Feed, gap dynamicfactory.Gap) dynamicfactory.Gap {
+	if gap.Cause != commit.CauseAudit {
+		return gap
+	}
+	var last cleanCheck
+	if _, err := m.meta(checkedMeta+s.ID, &last); err != nil {
+		s.Log.Warn("the time of the last consistency check cannot be read", "error", err)
+		last = cleanCheck{}
+	}
+	if ledger.Newer(last.ResourceVersion, gap.To) {
+		last.ResourceVersion = "" // of before a rollback
+	}
+	gap.From, gap.FromTime = last.ResourceVersion, last.Time
+	return gap
+}
+
 func (m *Manager) noteChecks(c *checks) {
 	if m.store.Health().Paused {
 		return // a full store takes no more than it has to
@@ -222,11 +260,13 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		return nil // not well: that is for the status to say
 	}
 	a := audit{m: m, s: s, sub: sub, place: c.Left[s.ID]}
+	whole, began := a.place == place{}, cleanCheck{Time: m.cfg.Now()}
 	for {
 		more, err := a.page(ctx)
 		if err != nil {
 			return err
 		}
+		began.ResourceVersion = cmp.Or(began.ResourceVersion, a.version)
 		if a.rollback != nil || a.outdated {
 			break
 		}
@@ -263,6 +303,9 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		sub.Relist(commit.CauseAudit)
 	default:
 		m.metrics.audited(s, auditClean)
+		if whole {
+			m.noteChecked(s, began)
+		}
 	}
 	return wait.For(ctx, pause)
 }

@@ -16,8 +16,10 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // audited runs an audit of the pods, in which meanwhile is called between two pages,
@@ -138,6 +140,60 @@ func TestAuditFindsLosses(t *testing.T) {
 				if got := h.types(name); got != want {
 					t.Errorf("%s: %q, want %q", name, got, want)
 				}
+			}
+		})
+	}
+}
+
+// TestGapOfACheckBeginsWithTheLastOne has changes kept from the watch long before a check finds one of them: the
+// gap begins with the last check that found nothing, also of an earlier life, and is of an unknown beginning
+// where there was none.
+func TestGapOfACheckBeginsWithTheLastOne(t *testing.T) {
+	for _, name := range []string{"a check before", "a check in an earlier life", "no check before"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for client-go to try again
+			api, _ := podServer(t, 600)
+			disk := vfs.NewCrashableMem()
+			l := runLive(t, "store", store.Options{FS: disk}, api, served{pods})
+			l.apply(l.state(committest.PodWatch()))
+			l.synced()
+			before, version := time.Now(), ""
+			if name != "no check before" {
+				version = api.Version()
+				l.audited(0, func() { api.Put(podPath, "ns", "pod-00001", phase("x")) })
+			}
+			after := time.Now()
+			if name == "a check in an earlier life" {
+				l.stop()
+				l = runLive(t, "store", store.Options{FS: disk}, api, served{pods})
+				l.apply(l.state(committest.PodWatch()))
+				eventually(t, "a watch", func() bool { return api.Watches(podPath) == 1 })
+			}
+			api.Mute(true)
+			api.Put(podPath, "ns", "brief", nil)
+			api.Delete(podPath, "ns", "brief")
+			api.Put(podPath, "ns", "pod-00300", phase("x"))
+			api.Mute(false)
+			l.caughtUp() // the watch is past it
+			l.audited(1, func() {})
+			eventually(t, "the repair", func() bool { return l.log().types("pod-00300") == "sync updated" })
+			var gaps []event.GapData
+			items, err := l.store.ReadLog(0, 10_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, it := range items {
+				if r, err := record.Decode(it.Payload); err != nil {
+					t.Fatal(err)
+				} else if r.Event.Gap != nil {
+					gaps = append(gaps, *r.Event.Gap)
+				}
+			}
+			if len(gaps) != 1 || gaps[0].FromResourceVersion != version {
+				t.Fatalf("gaps are %+v, want one from version %q", gaps, version)
+			}
+			if from := gaps[0].From; version == "" && !from.IsZero() || version != "" && (from.Before(before) || from.After(after)) {
+				t.Errorf("the gap is from %v", from)
 			}
 		})
 	}

@@ -315,12 +315,14 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
 	b.DeleteMeta(ledger.FarewellMeta + partition)
-	unwatched, err := m.ledger.FeedIDs(unwatchedInMeta + all)
-	if err != nil {
-		return err
-	}
-	for id := range unwatched {
-		b.DeleteMeta(unwatchedInMeta + id)
+	for _, notes := range [...]string{unwatchedInMeta, checkedMeta} {
+		ids, err := m.ledger.FeedIDs(notes + all)
+		if err != nil {
+			return err
+		}
+		for id := range ids {
+			b.DeleteMeta(notes + id)
+		}
 	}
 	given, err := m.ledger.Selections()
 	if err != nil {

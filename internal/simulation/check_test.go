@@ -21,12 +21,15 @@ func (w *world) check() {
 }
 
 // index is the place of an event's state in the history of its object path; -1 if
-// there never was such a state. A deletion found by comparison is that of its uid.
+// there never was such a state. A deletion found by comparison is that of its uid, or else of the state that
+// it has.
 func index(history []write, e received) int {
+	found := e.UID != ""
 	for i, h := range history {
+		found = found || h.version == e.Version
 		switch {
 		case h.uid != e.UID:
-		case e.Type == event.Deleted && h.verb == "deleted" && (e.Unknown || h.version == e.Version):
+		case e.Type == event.Deleted && h.verb == "deleted" && (e.Unknown && found || h.version == e.Version):
 			return i
 		case e.Type != event.Deleted && h.verb != "deleted" && h.version == e.Version:
 			return i
@@ -115,7 +118,7 @@ func (w *world) faults(name string) []string {
 			}
 			for i, h := range history {
 				chosen := slices.ContainsFunc(history, func(o write) bool { return o.uid == h.uid && o.chosen })
-				if seen[p][i] || !chosen || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.uid) {
+				if seen[p][i] || !chosen || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.life) {
 					continue
 				}
 				fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
@@ -131,7 +134,7 @@ func (w *world) faults(name string) []string {
 		began := false
 		for i, h := range history {
 			began = began || seen[p][i]
-			if seen[p][i] || !began || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.uid) || w.config.fresh {
+			if seen[p][i] || !began || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.life) || w.config.fresh {
 				continue
 			}
 			fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
@@ -158,9 +161,9 @@ func covered(gaps []received, path string, h write) bool {
 }
 
 // unseen reports whether nothing of an object was seen.
-func unseen(history []write, seen map[int]bool, uid string) bool {
+func unseen(history []write, seen map[int]bool, life int) bool {
 	for i, h := range history {
-		if h.uid == uid && seen[i] {
+		if h.life == life && seen[i] {
 			return false
 		}
 	}

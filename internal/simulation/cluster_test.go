@@ -28,7 +28,8 @@ var resourceNames = []string{"pods", "nodes", "widgets.example.com", "jobs.batch
 // history.
 type write struct {
 	verb    string // added, updated or deleted
-	uid     string
+	uid     string // "" of the aggregated API, whose objects have none
+	life    int    // differs for each object
 	version string
 	made    time.Time // of the object
 	at      time.Time
@@ -110,12 +111,19 @@ func (c *cluster) put(resource, namespace, name string) {
 	last, exists := c.exists(key)
 	chosen := c.chosen() && !exists
 	ready := !exists && resource != "widgets.example.com" && resource != "routes.api.test" && c.ready()
-	w := write{verb: "updated", uid: last.uid, made: last.made, n: c.n, ready: ready, chosen: chosen}
+	w := write{verb: "updated", uid: last.uid, life: last.life, made: last.made, n: c.n, ready: ready, chosen: chosen}
 	if !exists {
-		w.verb, w.uid, w.made = "added", fmt.Sprint("uid-", name, "-", c.n), time.Now()
+		w.verb, w.life, w.made = "added", c.n, time.Now()
+		if resource != "routes.api.test" {
+			w.uid = fmt.Sprint("uid-", name, "-", c.n)
+		}
+	}
+	metadata := map[string]any{"namespace": namespace, "name": name, "creationTimestamp": w.made.UTC().Format(time.RFC3339)}
+	if w.uid != "" {
+		metadata["uid"] = w.uid
 	}
 	c.Put(paths[resource], namespace, name, map[string]any{
-		"metadata": map[string]any{"namespace": namespace, "name": name, "uid": w.uid, "creationTimestamp": w.made.UTC().Format(time.RFC3339)},
+		"metadata": metadata,
 		"spec":     map[string]any{"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n},
 	})
 	w.version, w.at = c.Version(), time.Now()

@@ -211,6 +211,9 @@ func (w *world) steps() []step {
 		}},
 		{"stall", 1, func() error {
 			c.Stall(true)
+			for range r.IntN(5) {
+				c.write(r, w.widgets)
+			}
 			time.Sleep(time.Duration(r.IntN(400)) * time.Second)
 			for range r.IntN(10) {
 				c.write(r, w.widgets)

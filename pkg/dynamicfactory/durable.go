@@ -48,7 +48,7 @@ type DurableOptions struct {
 // WarmStart is the recorded state of a resource: all objects at a version.
 type WarmStart struct {
 	ResourceVersion string
-	Time            time.Time // of the version, for the Gap if it cannot be resumed; may be zero
+	Time            time.Time // of Quiet or else of the version, for the Gap if it cannot be resumed; may be zero
 	Quiet           string    // of DurableSubscription.Quiet, with the ResourceVersion; may be empty
 	Recorded        string    // the newest version of which anything is recorded, if it is later; may be empty
 	Objects         []*compact.Object
@@ -121,8 +121,8 @@ func (s *DurableSubscription) Checkpoint(position uint64) string {
 	return s.informer.source.Checkpoint(position)
 }
 
-// Known returns the time of the version that Checkpoint returns for a position, which a subscriber records
-// with it (WarmStart.Time): nothing that happened until then is missing. It is zero if it is not known.
+// Known returns the time of the version that Quiet returns for a position, or of that of Checkpoint if it returns
+// none. A subscriber records it with them (WarmStart.Time): nothing that happened until then is missing. It is zero if it is not known.
 // It may be long ago where the watch or the subscriber is behind.
 func (s *DurableSubscription) Known(position uint64) time.Time {
 	return s.informer.source.Known(position)

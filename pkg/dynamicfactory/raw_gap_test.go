@@ -2,6 +2,7 @@ package dynamicfactory_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -203,31 +204,66 @@ func TestGapBehindAListOfThePast(t *testing.T) {
 	})
 }
 
-// TestGapBehindAStall has a watch deliver what it held back for minutes, right before its history is lost: the
-// gap does not begin with these events.
-func TestGapBehindAStall(t *testing.T) {
+// TestTimeOfTheQuietVersion has a watch without bookmarks fail behind a quiet time: what is recorded for the
+// next restart is of a list that showed no change, however late it is recorded.
+func TestTimeOfTheQuietVersion(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		var gaps []dynamicfactory.Gap
-		_, _ = subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
-			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
-		})
 		put(s, "a")
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		s.Advance(10)
+		var listed []time.Time
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == configMapPath && !isWatch(r) {
+				listed = append(listed, time.Now())
+			}
+			return false
+		})
+		time.Sleep(4 * time.Minute)
 		synctest.Wait()
-		known := time.Now()
-		s.Stall(true)
-		time.Sleep(time.Second)
-		put(s, "b")
-		time.Sleep(2 * time.Minute)
-		s.Stall(false)
-		synctest.Wait()
-		s.Advance(1)
-		s.Compact()
-		s.Cut()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		is(t, "gaps", len(gaps), 1)
-		if g := gaps[0]; !g.FromTime.Equal(known) {
-			t.Errorf("the gap is from %v, want %v", g.FromTime, known)
+		is(t, "quiet", sub.Quiet(j.seen()), s.Version())
+		known := sub.Known(j.seen())
+		if !slices.ContainsFunc(listed, known.Equal) {
+			t.Errorf("known up to %v, want one of %v", known, listed)
 		}
+		s.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		})
+		s.Cut()
+		time.Sleep(10 * time.Minute)
+		is(t, "known", sub.Known(j.seen()), known)
 	})
+}
+
+// TestGapBehindAStall has a watch hold events back for minutes, and its history lost right after it has delivered
+// them, or before: the gap does not begin with these events, nor when the server was asked meanwhile.
+func TestGapBehindAStall(t *testing.T) {
+	for name, released := range map[string]bool{"delivers": true, "stays": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				var gaps []dynamicfactory.Gap
+				_, _ = subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+					OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+				})
+				put(s, "a")
+				synctest.Wait()
+				known := time.Now()
+				s.Stall(true)
+				time.Sleep(time.Second)
+				put(s, "b")
+				time.Sleep(20 * time.Minute)
+				s.Stall(!released)
+				synctest.Wait()
+				s.Advance(1)
+				s.Compact()
+				s.Cut()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				is(t, "gaps", len(gaps), 1)
+				if g := gaps[0]; !g.FromTime.Equal(known) {
+					t.Errorf("the gap is from %v, want %v", g.FromTime, known)
+				}
+			})
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -445,6 +446,41 @@ func TestForeignClusterBehindAProbe(t *testing.T) {
 		j.expect(t, "update a")
 		late.expect(t, "initial a")
 	})
+}
+
+// TestForeignClusterBehindARequest has another cluster take over between the last probe and the request of
+// a watch, however the one before it ended: no event is of that cluster.
+func TestForeignClusterBehindARequest(t *testing.T) {
+	for name, end := range map[string]func(s *apitest.Server){
+		"the watch ends in its time": func(*apitest.Server) { time.Sleep(11 * time.Minute) },
+		"the connection is lost":     func(s *apitest.Server) { s.Cut(); time.Sleep(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
+				time.Sleep(time.Minute)
+				s.Bookmark() // else the watch is a longer one
+				synctest.Wait()
+				var over sync.Once
+				s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+					if isWatch(r) {
+						over.Do(func() {
+							s.SetUID("cluster-2")
+							put(s, "a", "b")
+						})
+					}
+					return false
+				})
+				end(s)
+				j.expect(t, "initial a")
+				is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+				s.SetUID("cluster-1")
+				time.Sleep(time.Minute)
+				j.expect(t, "update a", "add b")
+			})
+		})
+	}
 }
 
 func TestWarmStartFails(t *testing.T) {

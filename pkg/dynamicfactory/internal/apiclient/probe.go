@@ -58,8 +58,8 @@ type probe struct {
 	ended   bool // by the context of the source that sent it
 }
 
-// Guarded reports whether a probe precedes every list, and every watch that follows another, and
-// follows a list without a known object.
+// Guarded reports whether a probe precedes every list, and follows a list without a known object and
+// the response to a watch.
 func (p *Prober) Guarded() bool { return p.check != nil }
 
 // Version returns the server's version at some time after notBefore, "" if the request is

@@ -181,16 +181,19 @@ func (p *Progress) receivedLocked(v Version, id uint64) {
 }
 
 // Quiet notes a version whose list has exactly the objects that were received up to a
-// position. Events of objects that came and went before that version may be missing, so
-// that it is resumed from only where the complete version is refused (FallBack). It is
-// ignored if an event was received after the position, or it is not later than the complete
-// version. The next event, bookmark or list ends it; a later event makes it the complete
-// version.
-func (p *Progress) Quiet(position uint64, v Version) {
+// position, and a time up to which nothing is later than the version. Events of objects that
+// came and went before that version may be missing, so that it is resumed from only where the
+// complete version is refused (FallBack). It is ignored if an event was received after the
+// position, or it is not later than the complete version. The next event, bookmark or list ends
+// it; a later event makes it the complete version.
+func (p *Progress) Quiet(position uint64, v Version, known time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.last == position && Older(p.complete.String(), v.String()) {
 		p.quiet = v
+		if known.After(p.known) {
+			p.known = known
+		}
 	}
 }
 
@@ -296,11 +299,14 @@ func (p *Progress) Known(at time.Time) {
 	p.known = at
 }
 
-// KnownAt returns the time up to which nothing is missing once everything up to a position is durable; zero if
-// it is not known.
+// KnownAt returns the time up to which nothing is missing, by the version of QuietAt or else of Checkpoint, once
+// everything up to a position is durable; zero if it is not known.
 func (p *Progress) KnownAt(position uint64) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.quiet.None() && p.last <= position {
+		return p.known
+	}
 	if i := p.findLocked(position); i >= 0 {
 		return p.marks[i].known
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 func num(n int) Version { return ParseVersion(fmt.Sprint(n)) }
@@ -29,7 +30,7 @@ func TestCheckpointIsNeverAhead(t *testing.T) {
 				p.Bookmark(num(v))
 				open = 0
 			case 1:
-				p.Quiet(p.Position(), num(v+r.IntN(3))) // events up to that version may still come
+				p.Quiet(p.Position(), num(v+r.IntN(3)), time.Now()) // events up to that version may still come
 				continue
 			case 2:
 				if open == 0 {

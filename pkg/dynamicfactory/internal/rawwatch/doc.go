@@ -11,8 +11,9 @@
 //
 //   - A list is consistent and complete, or it is an error. A page that fails for the
 //     moment is retried on its own. Only a list or a DELETED event deletes an object.
-//   - With a check of the cluster, no list is of another cluster: a probe precedes it, and one
-//     follows it if it has no known object.
+//   - With a check of the cluster, no list and no event is of another cluster: a probe precedes a
+//     list, and one follows it if it has no known object; one follows a watch's response before
+//     its first event is taken.
 //   - A list or a bookmark that is older than what was received before is not taken, unless
 //     the server's versions went backwards.
 //   - An unreadable object is skipped in a list, and its event in the watch after three

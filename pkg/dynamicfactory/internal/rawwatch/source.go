@@ -183,8 +183,8 @@ func (s *Source) Ack(position uint64) {
 // position is durable; "" if there is none.
 func (s *Source) Checkpoint(position uint64) string { return s.progress.Checkpoint(position) }
 
-// Known returns the time up to which nothing is missing once everything up to a position is durable; zero if
-// it is not known.
+// Known returns the time up to which nothing is missing, by the version of Quiet or else of Checkpoint, once
+// everything up to a position is durable; zero if it is not known.
 func (s *Source) Known(position uint64) time.Time { return s.progress.KnownAt(position) }
 
 // Quiet returns a version later than the complete one if its list had exactly the objects
@@ -481,7 +481,7 @@ func (s *Source) resume(warmStart *WarmStart) *objects {
 	list.ResourceVersion = warmStart.ResourceVersion
 	s.progress.Known(warmStart.Time)
 	s.took(list)
-	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(warmStart.Quiet))
+	s.progress.Quiet(s.progress.Position(), progress.ParseVersion(warmStart.Quiet), warmStart.Time)
 	s.saw(warmStart)
 	s.mu.Lock()
 	defer s.mu.Unlock()

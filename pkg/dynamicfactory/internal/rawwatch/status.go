@@ -135,29 +135,37 @@ func (t *stats) contact(count func(*Counters)) {
 	t.contactLocked(count)
 }
 
-// current is contact by which the source has everything that happened until now, except soon
-// after a delay. It returns the time up to which nothing was missed.
-func (t *stats) current(count func(*Counters)) time.Time {
+// received is contact by an event or a bookmark, by which the source has everything that happened until now,
+// except soon after a delay. After a long silence it may be an old one, of a watch that was stalled. It returns
+// the time up to which nothing was missed.
+func (t *stats) received(count func(*Counters)) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.contactLocked(count)
-	if t.s.LastContact.Sub(t.late) >= drainTime {
-		t.known = t.s.LastContact
+	now := t.s.LastContact
+	if elapsed(t.heard, now) >= stallTime && elapsed(t.known, now) >= stallTime {
+		t.late = now
+	}
+	t.heard = now
+	if now.Sub(t.late) >= drainTime {
+		t.known = now
 	}
 	return t.known
 }
 
-// received is current for an event or a bookmark. After a long silence it may be an old one, of a watch that
-// was stalled.
-func (t *stats) received(count func(*Counters)) time.Time {
+// elapsed is the time between two moments, by the clock that shows more of it: the monotonic one does not
+// count the time in which the machine is suspended.
+func elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
+
+// unchanged notes that the source had everything at a time, which may be before the last contact.
+func (t *stats) unchanged(at time.Time) {
 	t.mu.Lock()
-	now := time.Now()
-	if now.Sub(t.heard) >= stallTime && now.Sub(t.known) >= stallTime {
-		t.late = now
+	defer t.mu.Unlock()
+	if at.After(t.known) {
+		t.known = at
 	}
-	t.heard = now
-	t.mu.Unlock()
-	return t.current(count)
 }
 
 // listed is contact by a list of the state at a time.

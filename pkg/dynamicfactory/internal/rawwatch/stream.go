@@ -29,8 +29,7 @@ const (
 	// restored CRD, or a new grant, takes effect soon.
 	backoffAbsent = 10 * time.Second
 
-	// probeFresh bounds the age of a probe that a list, or a watch that follows one that ended in its
-	// time, uses: the sources share it.
+	// probeFresh bounds the age of a probe that a list uses: the sources share it.
 	probeFresh = 5 * time.Second
 
 	// unreadableAttempts bounds the attempts to read the events after one version when one
@@ -341,13 +340,18 @@ func (w *stream) established(ctx context.Context) {
 
 func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {
 	l := apiclient.NewLines(body)
-	for {
+	for first := true; ; first = false {
 		line, err := l.Next()
 		if err != nil && !errors.As(err, new(*apiclient.UnreadableError)) {
 			return &disconnected{err}
 		}
+		dog.busy()
+		if first {
+			if err := w.source.sameCluster(ctx, dog.began); err != nil {
+				return err
+			}
+		}
 		if err == nil {
-			dog.busy()
 			err = w.line(ctx, line)
 		}
 		switch {

@@ -65,7 +65,8 @@ type trial struct {
 	version  progress.Version
 	position uint64
 	lastLine int64
-	at       time.Time
+	began    time.Time // of the list
+	at       time.Time // when it was complete
 }
 
 // busy notes that a line is being forwarded, which may take any time.
@@ -130,7 +131,8 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		a, d.trial = nil, nil
 	}
 	if a != nil && time.Since(a.at) >= freshTrial {
-		s.progress.Quiet(a.position, a.version)
+		s.progress.Quiet(a.position, a.version, a.began)
+		s.stats.unchanged(a.began)
 		d.trial = nil
 	}
 	if d.trial != nil || quiet < freshAfter || time.Since(d.listed) < freshEvery || s.stats.bookmarks() > 0 {
@@ -141,7 +143,7 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	defer cancel()
 	position, line := s.progress.Position(), d.lastLine.Load()
 	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
-		d.trial = &trial{progress.ParseVersion(v), position, line, time.Now()}
+		d.trial = &trial{progress.ParseVersion(v), position, line, d.listed, time.Now()}
 	}
 }
 
@@ -192,14 +194,9 @@ func (d *watchdog) probe(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	switch bookmarks := s.stats.bookmarks(); {
-	case bookmarks > d.bookmarks:
-		s.stats.contact(nil)
+	s.stats.contact(nil) // whether the watch holds something back is unknown
+	if s.stats.bookmarks() > d.bookmarks {
 		return errSilent // this request has had bookmarks before: what it holds back may be lost
-	case bookmarks > 0:
-		s.stats.contact(nil) // an earlier request has had some: whether this one holds something back is unknown
-	default:
-		s.stats.current(nil)
 	}
 	return nil
 }
@@ -211,7 +208,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	suspect := s.suspect
 	s.mu.Unlock()
 	if suspect.IsZero() {
-		return s.sameCluster(ctx)
+		return nil
 	}
 	back, err := s.behind(ctx, suspect, s.progress.Seen())
 	if err != nil {
@@ -228,14 +225,14 @@ func (s *Source) sameServer(ctx context.Context) error {
 	return nil
 }
 
-// sameCluster checks, before a watch follows another one that ended in its time, that the server has
-// not become that of a foreign cluster: the new request may be on another connection. A server that
-// does not answer is for the request to find.
-func (s *Source) sameCluster(ctx context.Context) error {
+// sameCluster returns an error if the server has become that of a foreign cluster before a watch was
+// established, which may be on another connection than what came before. It asks at a time after that. A
+// server that does not answer is for the watch to find.
+func (s *Source) sameCluster(ctx context.Context, established time.Time) error {
 	if !s.cfg.Prober.Guarded() {
 		return nil
 	}
-	if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); errors.Is(err, apiclient.ErrForeign) {
+	if _, err := s.cfg.Prober.Version(ctx, established); errors.Is(err, apiclient.ErrForeign) {
 		return err
 	}
 	return ctx.Err()
