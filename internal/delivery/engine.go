@@ -17,7 +17,8 @@ import (
 type engine struct {
 	cfg     *Config
 	sink    sinks.Sink
-	limited sinks.Limited // the sink, if it has limits
+	limiter *limiter     // nil: the sink has no limits
+	limits  sinks.Limits // its last answer
 	metrics *metrics
 	log     *limitedLogger
 	note    *note
@@ -89,7 +90,9 @@ func newEngine(cfg *Config, onRequest *atomic.Bool, sink sinks.Sink, m *metrics,
 
 		failures: &failures{byLane: map[uint64]*Failure{}},
 	}
-	e.limited, _ = sink.(sinks.Limited)
+	if limited, ok := sink.(sinks.Limited); ok {
+		e.limiter = newLimiter(limited)
+	}
 	e.hidden = cfg.hiddenNow()
 	for i := range e.lanes {
 		e.lanes[i] = newLane()
@@ -104,7 +107,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 	for ctx.Err() == nil {
 		now := time.Now()
 		e.withhold()
-		if err := e.step(now); err != nil {
+		if err := e.step(ctx, now); err != nil {
 			return err
 		}
 		w.publish(e.status(now))
@@ -142,10 +145,10 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 
 // step does all work that is due. New batches are sent before the last ones are
 // acknowledged, to keep the sink busy.
-func (e *engine) step(now time.Time) error {
+func (e *engine) step(ctx context.Context, now time.Time) error {
 	e.beat(now)
 	if !e.onRequest.Load() {
-		if err := e.dispatch(now); err != nil {
+		if err := e.dispatch(ctx, now); err != nil {
 			return err
 		}
 	}
@@ -258,12 +261,11 @@ func (e *engine) wake() (at time.Time, ok bool) {
 		sooner(e.nextBeat)
 	}
 	next := latest(e.circuit.until, e.rate.next())
-	limits := e.limits()
 	for _, l := range e.lanes {
 		if l.busy {
 			continue
 		}
-		if t, ready := e.pendingReady(l, e.batchLimit(l, ordinary, e.cfg.Delivery.MaxEvents, limits)); ready {
+		if t, ready := e.pendingReady(l, e.batchLimit(l, ordinary, e.cfg.Delivery.MaxEvents)); ready {
 			sooner(latest(t, next))
 		}
 		if l.detached.free.Len() > 0 {
@@ -288,15 +290,83 @@ func (e *engine) force(now time.Time) {
 	}
 }
 
-func (e *engine) limits() (l sinks.Limits) {
-	if e.limited == nil {
-		return sinks.Limits{}
+// askLimits asks the sink for its limits; false if ctx is done before it answers.
+func (e *engine) askLimits(ctx context.Context) bool {
+	if e.limiter == nil {
+		return true
 	}
+	answer, ok := e.limiter.ask(ctx)
+	if answer.err != nil {
+		e.log.repeat("the sink panicked in Limits", answer.err)
+	}
+	e.limits = answer.limits
+	return ok
+}
+
+// limiter calls Limits of a sink on a goroutine of its own: one that does not return holds up the batches of
+// its sink, but not the end of the worker. The engine's goroutine uses it.
+type limiter struct {
+	sink    sinks.Limited
+	asks    chan struct{} // closed by the engine at the end
+	answers chan limitsAnswer
+	waiting bool // a call has not returned
+}
+
+type limitsAnswer struct {
+	limits sinks.Limits
+	err    error // a panic
+}
+
+func newLimiter(sink sinks.Limited) *limiter {
+	return &limiter{sink: sink, asks: make(chan struct{}, 1), answers: make(chan limitsAnswer, 1)}
+}
+
+// answerAll is the limiter's goroutine.
+func (m *limiter) answerAll() {
+	for range m.asks {
+		m.answers <- m.call()
+	}
+}
+
+func (m *limiter) call() (a limitsAnswer) {
 	defer func() {
 		if v := recover(); v != nil {
-			e.log.repeat("the sink panicked in Limits", fmt.Errorf("%v", v))
-			l = sinks.Limits{}
+			a.err = fmt.Errorf("%v", v)
 		}
 	}()
-	return e.limited.Limits()
+	a.limits = m.sink.Limits()
+	return a
+}
+
+func (m *limiter) ask(ctx context.Context) (a limitsAnswer, ok bool) {
+	if !m.waiting {
+		m.waiting = true
+		m.asks <- struct{}{}
+	}
+	select {
+	case a = <-m.answers:
+		m.waiting = false
+		return a, true
+	case <-ctx.Done():
+		return a, false
+	}
+}
+
+// end ends the goroutine, and reports whether a call that is in progress returns in time.
+func (m *limiter) end(most time.Duration) bool {
+	if m == nil {
+		return true
+	}
+	close(m.asks)
+	if !m.waiting {
+		return true
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-m.answers:
+		return true
+	case <-timer.C:
+		return false
+	}
 }

@@ -1,11 +1,11 @@
 package delivery
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store"
-	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // source is where a lane's events wait. A batch comes from one of them.
@@ -19,29 +19,29 @@ const (
 )
 
 // dispatch sends a batch on every idle lane that has one, within the circuit's bound.
-func (e *engine) dispatch(now time.Time) error {
+func (e *engine) dispatch(ctx context.Context, now time.Time) error {
 	// Lanes take turns in being first, so that each gets probes.
 	e.turn++
 	if e.circuit.phase == flowing {
-		return e.dispatchFrom(now, ordinary, free, due)
+		return e.dispatchFrom(ctx, now, ordinary, free, due)
 	}
 	// A probe with an event that failed shows less than one with another object's.
 	for s := range sources {
-		if err := e.dispatchFrom(now, s); err != nil {
+		if err := e.dispatchFrom(ctx, now, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *engine) dispatchFrom(now time.Time, from ...source) error {
+func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source) error {
 	for i := range e.lanes {
 		l := e.lanes[(e.turn+i)%len(e.lanes)]
-		if l.busy {
+		if l.busy || l.empty() {
 			continue
 		}
 		limit := min(e.circuit.admit(now), e.rate.admit(now))
-		if limit <= 0 {
+		if limit <= 0 || !e.askLimits(ctx) {
 			return nil
 		}
 		err := e.form(l, now, limit, from)
@@ -77,13 +77,12 @@ func (e *engine) send(l *lane, now time.Time) {
 // traffic starves the others.
 func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 	l.batch.reset()
-	limits := e.limits()
-	takes := [sources]func(*lane, time.Time, int, sinks.Limits) error{
+	takes := [sources]func(*lane, time.Time, int) error{
 		ordinary: e.takePending, free: e.takeFree, due: e.takeDue,
 	}
 	for i := range from {
 		s := from[(l.turn+i)%len(from)]
-		err := takes[s](l, now, e.batchLimit(l, s, limit, limits), limits)
+		err := takes[s](l, now, e.batchLimit(l, s, limit))
 		if len(l.batch.entries) > 0 {
 			l.batch.from, l.turn = s, int(s)+1
 			return nil // the error recurs
@@ -95,10 +94,10 @@ func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 	return nil
 }
 
-func (e *engine) batchLimit(l *lane, from source, limit int, limits sinks.Limits) int {
+func (e *engine) batchLimit(l *lane, from source, limit int) int {
 	limit = min(limit, e.cfg.Delivery.MaxEvents)
-	if limits.MaxBatch > 0 {
-		limit = min(limit, limits.MaxBatch)
+	if most := e.limits.MaxBatch; most > 0 {
+		limit = min(limit, most)
 	}
 	if cut := l.cut[from]; cut > 0 {
 		limit = min(limit, cut)
@@ -106,7 +105,7 @@ func (e *engine) batchLimit(l *lane, from source, limit int, limits sinks.Limits
 	return limit
 }
 
-func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Limits) error {
+func (e *engine) takePending(l *lane, now time.Time, limit int) error {
 	if wake, ok := e.pendingReady(l, limit); !ok || wake.After(now) {
 		return nil
 	}
@@ -123,7 +122,7 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 		if e.recall(l, en, now) {
 			continue
 		}
-		ok, err := e.prepare(en, limits)
+		ok, err := e.prepare(en)
 		if err != nil {
 			l.pending.cut(scanned)
 			return err
@@ -156,7 +155,7 @@ func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 
 // takeDue fills the batch with failed events that are due. One that the sink refused
 // without naming it is sent alone.
-func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits) error {
+func (e *engine) takeDue(l *lane, now time.Time, limit int) error {
 	if now.Before(e.retryHold) {
 		return nil
 	}
@@ -170,7 +169,7 @@ func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits)
 			return nil
 		}
 		alone := o.alone
-		full, err := e.takeObject(l, o, limit, limits)
+		full, err := e.takeObject(l, o, limit)
 		if err != nil || full || alone {
 			return err
 		}
@@ -180,13 +179,13 @@ func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits)
 
 // takeFree fills the batch with events of free objects, the oldest first: neighbours in
 // the queue are read again together.
-func (e *engine) takeFree(l *lane, _ time.Time, limit int, limits sinks.Limits) error {
+func (e *engine) takeFree(l *lane, _ time.Time, limit int) error {
 	for len(l.batch.entries) < limit {
 		o := l.detached.nextFree()
 		if o == nil {
 			return nil
 		}
-		if full, err := e.takeObject(l, o, limit, limits); err != nil || full {
+		if full, err := e.takeObject(l, o, limit); err != nil || full {
 			return err
 		}
 	}
@@ -196,7 +195,7 @@ func (e *engine) takeFree(l *lane, _ time.Time, limit int, limits sinks.Limits) 
 // takeObject moves events from the front of a detached object to the batch, and
 // reports whether there was no room for one. If it moves none, the object returns
 // to its heap.
-func (e *engine) takeObject(l *lane, o *object, limit int, limits sinks.Limits) (full bool, err error) {
+func (e *engine) takeObject(l *lane, o *object, limit int) (full bool, err error) {
 	before := len(l.batch.entries)
 	defer func() {
 		if len(l.batch.entries) == before {
@@ -208,7 +207,7 @@ func (e *engine) takeObject(l *lane, o *object, limit int, limits sinks.Limits) 
 		if en.away && len(l.batch.entries) > before && l.detached.free.Len() > 0 && l.detached.free.objects[0].position() < en.item.Position {
 			return false, nil
 		}
-		ok, err := e.prepare(en, limits)
+		ok, err := e.prepare(en)
 		if err != nil {
 			return false, err
 		}

@@ -40,6 +40,11 @@ func newLane() *lane {
 	return l
 }
 
+// empty reports whether no event waits for a write.
+func (l *lane) empty() bool {
+	return l.pending.len() == 0 && l.detached.due.Len() == 0 && l.detached.free.Len() == 0
+}
+
 // flying returns the events that are being written.
 func (l *lane) flying() []*entry {
 	if !l.busy {

@@ -11,13 +11,12 @@ import (
 
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
-	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // prepare makes an entry ready to be written: read again if necessary, decoded, and
 // within the sink's limit. Not ok: it became a dead letter or left the queue, and is
 // released. The caller removes it from its fifo.
-func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
+func (e *engine) prepare(en *entry) (ok bool, err error) {
 	if en.event != nil && en.decoded != e.decoding() {
 		e.setAside(en)
 	}
@@ -45,7 +44,7 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 			return false, e.deadLetter(en, reason, err)
 		}
 	}
-	if limit := smallest(limits.MaxEventBytes, en.limit); limit > 0 {
+	if limit := smallest(e.limits.MaxEventBytes, en.limit); limit > 0 {
 		if err := e.fit(en, limit); err != nil {
 			return false, e.deadLetter(en, letterOversize, err)
 		}

@@ -201,6 +201,60 @@ func TestOpenThatHangs(t *testing.T) {
 	})
 }
 
+// hungLimits is a sink whose Limits does not return until it is released.
+type hungLimits struct {
+	*receiver
+
+	release chan struct{}
+}
+
+func (h hungLimits) Limits() sinks.Limits {
+	<-h.release
+	return sinks.Limits{MaxBatch: 1}
+}
+
+// A sink that hangs in Limits delays the end for a bounded time, and is closed when the call has returned.
+func TestLimitsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(8)...)...)
+		h := hungLimits{newReceiver(t, accept), make(chan struct{})}
+		w := start(t, s, h.receiver, func(c *Config) {
+			c.CloseTimeout, c.Delivery.MaxEvents = 3*time.Second, 8
+			c.Open = func(context.Context) (sinks.Sink, error) { return h, nil }
+		})
+		synctest.Wait()
+		begin := time.Now()
+		w.cancel()
+		select {
+		case err := <-w.done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("the worker waits for the sink for good")
+		}
+		if took := time.Since(begin); took != 3*time.Second || h.closed != 0 {
+			t.Errorf("stopping took %v, want 3s; closed %d times", took, h.closed)
+		}
+		close(h.release)
+		<-w.Closed()
+		if got := len(h.got()); got != 0 || h.closed != 1 {
+			t.Errorf("%d events arrived, closed %d times", got, h.closed)
+		}
+		next := start(t, s, h.receiver, func(c *Config) {
+			c.Delivery.MaxEvents = 8
+			c.Open = func(context.Context) (sinks.Sink, error) { return h, nil }
+		})
+		synctest.Wait()
+		if got, writes := len(h.got()), len(h.log()); got != 8 || writes != 8 {
+			t.Errorf("%d events arrived in %d writes, want 8 in 8", got, writes)
+		}
+		next.stop()
+	})
+}
+
 func TestStopWhileNothingFlows(t *testing.T) {
 	for name, err := range map[string]error{
 		"backing off": errors.New("down"),

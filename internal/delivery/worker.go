@@ -69,7 +69,7 @@ func (w *Worker) Retry() {
 //
 // An error means that the store failed, that Run was called twice, or that the metrics
 // cannot be registered. Failures of the sink do not end Run: they are in the status, the
-// metrics and the log. An Open, Write or Close that does not return within CloseTimeout of its
+// metrics and the log. An Open, Write, Limits or Close that does not return within CloseTimeout of its
 // cancellation is logged and abandoned, with its goroutine; see [Worker.Closed].
 func (w *Worker) Run(ctx context.Context) (err error) {
 	if !w.started.CompareAndSwap(false, true) {
@@ -103,7 +103,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// Closed is closed when Run has returned and no Open or Write of the sink is in progress. Until
+// Closed is closed when Run has returned and no Open, Write or Limits of the sink is in progress. Until
 // then no other worker may deliver the queue: an abandoned Write could deliver an older
 // event after a newer one of its object.
 func (w *Worker) Closed() <-chan struct{} { return w.closed }
@@ -148,6 +148,9 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 	for _, l := range e.lanes {
 		lanes.Go(func() { e.writeAll(writing, l) })
 	}
+	if e.limiter != nil {
+		lanes.Go(e.limiter.answerAll)
+	}
 	reading, stopReading := context.WithCancel(ctx)
 	defer stopReading()
 	chunks := make(chan chunk)
@@ -162,8 +165,8 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 	for _, l := range e.lanes {
 		close(l.work)
 	}
-	if e.inFlight > 0 {
-		e.log.Error("writes did not return after they were cancelled; the sink stays open until they do", "writes", e.inFlight)
+	if answered := e.limiter.end(e.cfg.CloseTimeout); e.inFlight > 0 || !answered {
+		e.log.Error("calls of the sink did not return after they were cancelled; it stays open until they do", "writes", e.inFlight, "limits", !answered)
 		w.left = true
 		go func() { // the next worker of the sink waits for it
 			lanes.Wait()

@@ -426,7 +426,7 @@ func (d *depot) remove() error {
 }
 
 // putBack gives the fickle sink what the log has of the time that it was away, as copies or not, and starts it. With
-// stop, the process is killed before that is complete.
+// stop, the process is killed before that is complete; the next one continues with that, or removes the sink.
 func (d *depot) putBack(stop bool) error {
 	if d.workers[fickle] != nil {
 		return nil
@@ -454,7 +454,13 @@ func (d *depot) putBack(stop bool) error {
 		return fmt.Errorf("fill: %w", err)
 	}
 	if stop {
-		return d.begin(d.kill()...)
+		if err := d.begin(d.kill()...); err != nil {
+			return err
+		}
+		if d.r.IntN(2) == 0 { // another configuration
+			return d.remove()
+		}
+		return d.putBack(false)
 	}
 	if a, away := queue.Absence(); away && !a.Lost {
 		d.boxes[fickle].committed = append(d.boxes[fickle].committed, d.missed...)

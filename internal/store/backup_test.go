@@ -121,6 +121,41 @@ func (f *slowBackup) Link(from, to string) error {
 	return f.FS.Link(from, to)
 }
 
+// TestBackupAfterAnOpeningCutShort copies a store whose last opening met a full disk after it had the new MANIFEST, and
+// before it had a write-ahead log.
+func TestBackupAfterAnOpeningCutShort(t *testing.T) {
+	disk, f := vfs.NewMem(), &faulty{}
+	o := Options{FS: errorfs.Wrap(disk, f), firstSequence: 1}
+	s := openTest(t, "store", o)
+	appendN(t, s, 10)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".log") {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	if s, err := Open("store", o); err == nil {
+		t.Fatal("opened without a write-ahead log", s.Close())
+	}
+	f.fail.Store(nil)
+	s = openTest(t, "store", o)
+	appendN(t, s, 10)
+	if err := s.Backup(t.Context(), "/backup"); err != nil {
+		t.Fatal(err)
+	}
+	report, err := inspect.CheckFS(disk, "/backup")
+	if err != nil || !report.OK() {
+		t.Errorf("check: %v, %q", err, report.Problems)
+	}
+	copied := openTest(t, "/backup", Options{FS: disk, firstSequence: 1})
+	if n := copied.LogStats().Records; n != 20 {
+		t.Errorf("%d records", n)
+	}
+}
+
 // TestBackupCostsNoHistory compacts a store again and again while a backup is made, which keeps all
 // tables. Delivered records stay: to delete them would not make room.
 func TestBackupCostsNoHistory(t *testing.T) {

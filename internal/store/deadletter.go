@@ -187,6 +187,7 @@ func (q *Queue) countDead(change layout.Counter, oldest time.Time) {
 		q.deadAge.add(oldest)
 	} else {
 		q.deadAge.known = false
+		q.s.dropped.Store(true)
 	}
 }
 

@@ -405,6 +405,29 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestDirectoryThatWasNotSynced opens a store whose directory could not be made durable at first: the second attempt does
+// that, and a commit survives the machine.
+func TestDirectoryThatWasNotSynced(t *testing.T) {
+	mem, f := vfs.NewCrashableMem(), &faulty{}
+	o := Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)}
+	var syncs atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSync && syncs.Add(1) == 1 {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	if _, err := Open("data/store", o); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("open: %v", err)
+	}
+	s := openTest(t, "data/store", o)
+	appendN(t, s, 1)
+	s = openTest(t, "data/store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if n := s.LogStats().Records; n != 1 {
+		t.Errorf("%d records", n)
+	}
+}
+
 // TestOutOfDescriptors takes the file descriptors away where the store opens a file: it
 // goes on or fails with that reason, and once there are some it has every commit.
 func TestOutOfDescriptors(t *testing.T) {

@@ -101,11 +101,7 @@ func (x *machine) takeOver(t *rapid.T) {
 	if rapid.Bool().Draw(t, "the other") {
 		x.fs, x.standby = x.standby, x.fs
 	}
-	s, err := Open("store", Options{firstSequence: 1, FS: x.fs, Journal: x.journal.writer()})
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
-	x.s = s
+	x.open(t, x.journal)
 }
 
 // checkStandby compares the two directories of a store with a journal.

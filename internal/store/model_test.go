@@ -7,10 +7,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -77,6 +81,7 @@ func (m *model) needed() uint64 {
 // power fails: acks are not synced, so any number of the last of them may go.
 type machine struct {
 	fs    *vfs.MemFS
+	disk  faulty // of fs, to the store
 	s     *Store
 	m     *model
 	since []*model // snapshots from the last synced write on; the last equals m
@@ -106,12 +111,49 @@ func (x *machine) reopen(t *rapid.T) {
 		x.takeOver(t)
 		return
 	}
-	s, err := Open("store", Options{firstSequence: 1, FS: x.fs})
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
-	x.s = s
+	x.open(t, nil)
 }
+
+// open opens the store, at times on a full disk at first: it then fails with the reason, and has lost nothing.
+func (x *machine) open(t *rapid.T, j *testJournal) {
+	full := rapid.IntRange(0, 19).Draw(t, "open on a full disk") == 0
+	for {
+		o := Options{firstSequence: 1, FS: errorfs.Wrap(x.fs, &x.disk)}
+		if j != nil {
+			o.Journal = j.writer()
+		}
+		if full {
+			x.fill("", rapid.IntRange(0, 30).Draw(t, "writes"))
+		}
+		s, err := Open("store", o)
+		x.free()
+		if err == nil {
+			x.s = s
+			return
+		}
+		if !full || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrDamaged) {
+			t.Fatalf("open: %v", err)
+		}
+		full = false
+	}
+}
+
+// fill makes the disk full after so many more writes of files whose names end so.
+func (x *machine) fill(suffix string, writes int) {
+	var n atomic.Int64
+	x.disk.set(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpCreate, errorfs.OpLink, errorfs.OpMkdirAll, errorfs.OpRename, errorfs.OpReuseForWrite, errorfs.OpFileWrite, errorfs.OpFileWriteAt,
+			errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+			if strings.HasSuffix(op.Path, suffix) && n.Add(1) > int64(writes) {
+				return syscall.ENOSPC
+			}
+		}
+		return nil
+	})
+}
+
+func (x *machine) free() { x.disk.fail.Store(nil) }
 
 func (x *machine) must(t *rapid.T, err error) {
 	t.Helper()
@@ -188,7 +230,7 @@ func (e modelEntry) copied() modelEntry {
 	return e
 }
 
-func (x *machine) fill(t *rapid.T) {
+func (x *machine) fillSink(t *rapid.T) {
 	name, q := x.sink(t)
 	mq, low := x.m.Queues[name], x.s.LogStats().First
 	if mq.State == memberJoined {
@@ -286,7 +328,20 @@ func (x *machine) commit(t *rapid.T) {
 		x.m, x.next = before, beforeNext
 		return
 	}
-	x.must(t, x.s.Commit(b))
+	full := x.journal == nil && rapid.IntRange(0, 19).Draw(t, "full disk") == 0 // a journal has the batch all the same
+	if full {
+		x.fill(".log", rapid.IntRange(0, 2).Draw(t, "writes"))
+	}
+	err := x.s.Commit(b)
+	x.free()
+	if full && errors.Is(err, ErrFailed) && errors.Is(err, syscall.ENOSPC) {
+		x.unsynced() // it may be on the disk
+		x.must(t, x.s.Close())
+		x.resume(t, "a failed commit")
+		x.next = x.s.next
+		return
+	}
+	x.must(t, err)
 	x.synced()
 }
 
@@ -546,7 +601,7 @@ func (x *machine) detach(t *rapid.T) {
 	_, _, err := q.detach()
 	x.must(t, err)
 	for i := range x.m.Queues[name].Entries {
-		if e := &x.m.Queues[name].Entries[i]; e.Position <= q.detached.High {
+		if e := &x.m.Queues[name].Entries[i]; e.Reason == "" && e.Position <= q.detached.High {
 			e.Reason = "detached"
 		}
 	}
@@ -576,6 +631,11 @@ func (x *machine) crash(t *rapid.T) {
 	fs := x.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(x.seed, 1))})
 	x.must(t, x.s.Close())
 	x.fs = fs
+	x.resume(t, fmt.Sprintf("a crash with %d%% of unsynced data", percent))
+}
+
+// resume opens the store, which is in one of the states since the last that is durable.
+func (x *machine) resume(t *rapid.T, what string) {
 	x.reopen(t)
 	got := x.observe(t)
 	var diffs []string
@@ -590,7 +650,7 @@ func (x *machine) crash(t *rapid.T) {
 		}
 		diffs = append(diffs, diff)
 	}
-	t.Fatalf("after a crash with %d%% of unsynced data the store is in none of %d states:\n%s", percent, len(diffs), diffs[0])
+	t.Fatalf("after %s the store is in none of %d states:\n%s", what, len(diffs), diffs[0])
 }
 
 // attach has the entries refer to the log again whose detachment a crash has undone.
@@ -716,8 +776,8 @@ func TestModel(t *testing.T) {
 			"purge":           x.purge,
 			"leave":           x.leave,
 			"leave2":          x.leave,
-			"fill":            x.fill,
-			"fill2":           x.fill,
+			"fill":            x.fillSink,
+			"fill2":           x.fillSink,
 			"commit":          x.commit,
 			"commit2":         x.commit,
 			"commit3":         x.commit,

@@ -240,7 +240,7 @@ func (s *Store) repairTable(path string) error {
 	if i < 0 {
 		return s.recountLost() // no compaction reads it any more
 	}
-	content, err := engine.ReadFile(s.opts.FS, path)
+	content, err := engine.ReadTable(s.opts.FS, path)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 			return err
 		}
 	}
-	content, err := engine.ReadFile(s.opts.FS, path)
+	content, err := engine.ReadTable(s.opts.FS, path)
 	if err != nil {
 		return err
 	}

@@ -175,7 +175,7 @@ func (s *Store) syncLoop(ctx context.Context) {
 // reclaimable are deleted ranges whose space is still used.
 type reclaimable struct {
 	log    uint64 // the log before this sequence
-	queues bool   // entries removed from queues
+	queues bool   // entries removed from queues, and dead letters
 }
 
 // reclaimLoop turns deleted ranges into free disk, one at a time; it takes each away from
@@ -205,8 +205,8 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable, pe
 }
 
 // reclaim flushes the deletions and compacts the deleted part of the log; otherwise only
-// later writes would push the deletions down. Queues are compacted only while ingest
-// stays paused and such writes are missing: their payloads take space twice meanwhile.
+// later writes would push the deletions down. Queues and dead letters are compacted only while
+// ingest stays paused and such writes are missing: their payloads take space twice meanwhile.
 func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err error) {
 	if err := s.use(); err != nil {
 		return err
@@ -265,10 +265,13 @@ func (s *Store) flush(ctx context.Context) error {
 var errNoRoom = errors.New("compactions wait for disk space")
 
 func (s *Store) compactDeleted(ctx context.Context, from uint64, r reclaimable) error {
-	if r.queues && s.shrunk.Swap(false) {
-		lower, upper := layout.PrefixRange(layout.PrefixQueue)
+	for prefix, shrunk := range map[byte]*atomic.Bool{layout.PrefixQueue: &s.shrunk, layout.PrefixDeadLetter: &s.dropped} {
+		if !r.queues || !shrunk.Swap(false) {
+			continue
+		}
+		lower, upper := layout.PrefixRange(prefix)
 		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
-			s.shrunk.Store(true)
+			shrunk.Store(true)
 			return err
 		}
 	}

@@ -174,6 +174,7 @@ func (s *Store) PurgeSink(name string) error {
 
 func (q *Queue) purge() {
 	q.s.shrunk.Store(true)
+	q.s.dropped.Store(true)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.purged = true

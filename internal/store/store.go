@@ -57,6 +57,7 @@ type Store struct {
 	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
 	shrunk      atomic.Bool   // entries may have left queues since these were compacted
+	dropped     atomic.Bool   // the same of dead letters
 	moved       atomic.Bool   // files may have changed since the last measurement
 	lastCommit  atomic.Int64  // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64  // Unix nanoseconds of the commit in progress; 0 = none
@@ -98,6 +99,7 @@ func newStore(dir string, o Options) (*Store, error) {
 		appending: make(chan struct{}, 1),
 	}
 	s.shrunk.Store(true) // perhaps in an earlier process
+	s.dropped.Store(true)
 	var err error
 	s.gate = newGate(s.opts.limits())
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{

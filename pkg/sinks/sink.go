@@ -47,7 +47,8 @@ type Limits struct {
 }
 
 // Limited is implemented by sinks whose destination has limits. Limits is called
-// before each batch and may change, for instance when a server reports its own.
+// before each batch, by one goroutine at a time and also during Writes. It returns at once, since
+// all batches of the sink wait for it. Its result may change, for instance when a server reports its own.
 type Limited interface {
 	Limits() Limits
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
 // The files of a store directory. Pebble's own lie in dataDir.
@@ -198,7 +201,14 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 		d.o.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
 	}
 	d.fence.setReplayed(false)
+	d.fence.manifested.Store(false)
 	db, err := pebble.Open(data, o())
+	if err == nil && !d.fence.manifested.Load() {
+		if err = d.beginManifest(db); err != nil {
+			d.fence.release()
+			err = errors.Join(err, db.Close())
+		}
+	}
 	if failure := d.o.Failure(); err != nil && failure != nil {
 		err = failure // the other follows from it
 	}
@@ -206,6 +216,31 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 		d.fence.db.Store(db)
 	}
 	return db, d.FullError(err)
+}
+
+// beginManifest flushes a value that does not change. Pebble begins a MANIFEST when it replays a write-ahead log or flushes,
+// and a checkpoint before that has an empty one. An opening that a kill or a full disk cut short leaves nothing to replay.
+func (d *Dir) beginManifest(db *pebble.DB) error {
+	value, closer, err := db.Get(layout.FormatKey())
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil // no store: see Store.checkFormat
+	}
+	if err != nil {
+		return err
+	}
+	err = errors.Join(db.Set(layout.FormatKey(), bytes.Clone(value), pebble.Sync), closer.Close())
+	if err != nil {
+		return err
+	}
+	flushed, err := db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+	case <-d.fence.released:
+	}
+	return d.o.Failure()
 }
 
 // ErrCopying means that a copy of the store is being made.
@@ -477,9 +512,15 @@ const (
 	replacedDir = "db.replaced"
 )
 
-// makeDir makes dir, and makes it and its new parents durable.
-func makeDir(fsys vfs.FS, dir string) error {
+// makeDir makes dir, and makes it and its new parents durable. If it fails, none of them is left: the next call would
+// take it for durable.
+func makeDir(fsys vfs.FS, dir string) (err error) {
 	var made []string
+	defer func() {
+		for i := 0; err != nil && i < len(made); i++ {
+			_ = fsys.Remove(made[i]) // may not have been made
+		}
+	}()
 	for at := dir; ; {
 		if _, err := fsys.Stat(at); err == nil {
 			break

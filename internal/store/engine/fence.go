@@ -40,6 +40,8 @@ type fence struct {
 	// reserve is room to use when the disk is full; nil if there is none.
 	reserve *reserve
 
+	manifested atomic.Bool // a MANIFEST was begun since Dir.Open
+
 	renew atomic.Bool // write-ahead logs are made new, not over old ones
 	// maxLog is the size of an old write-ahead log beyond which the next one is made new: one
 	// batch can make a large log, whose size would count against the budget in each later one.
@@ -421,6 +423,9 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	}
 	if strings.HasSuffix(name, ".log") {
 		f.setReplayed(true)
+	}
+	if strings.HasPrefix(f.PathBase(name), "MANIFEST-") {
+		f.manifested.Store(true)
 	}
 	return f.wrap(name, c, file, err)
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -47,10 +48,50 @@ type tableReader struct {
 }
 
 func (r *tableReader) ReadAt(p []byte, offset int64) (int, error) {
+	file := r.File
 	if current := r.table.current.Load(); current != nil {
-		return (*current).ReadAt(p, offset)
+		file = *current
 	}
-	return r.File.ReadAt(p, offset)
+	n, err := file.ReadAt(p, offset)
+	if errors.Is(err, syscall.EIO) {
+		return readAround(file, p, offset)
+	}
+	return n, err
+}
+
+// pageSize is how much of a file a disk fails to read with one bad sector.
+const pageSize = 4 << 10
+
+// readAround is ReadAt with zeros for the pages that the disk cannot read. The checksum of their blocks is wrong then:
+// they are damaged like others, and a compaction does not fail the store.
+func readAround(file io.ReaderAt, p []byte, offset int64) (n int, err error) {
+	for n < len(p) && err == nil {
+		at := offset + int64(n)
+		page := p[n:min(len(p), n+pageSize-int(at%pageSize))]
+		m, rerr := file.ReadAt(page, at)
+		if errors.Is(rerr, syscall.EIO) {
+			clear(page)
+			m, rerr = len(page), nil
+		}
+		n, err = n+m, rerr
+	}
+	return n, err
+}
+
+// ReadTable reads a table file, with zeros for what the disk cannot read.
+func ReadTable(fsys vfs.FS, path string) (content []byte, err error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	content = make([]byte, info.Size())
+	_, err = readAround(f, content, 0)
+	return content, err
 }
 
 func (r *tableReader) Close() error {

@@ -67,7 +67,7 @@ func (e *exporter) unindexed(i *inspection) error {
 		return err
 	}
 	for _, name := range tables {
-		content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+		content, err := engine.ReadTable(i.fs, i.fs.PathJoin(i.dataPath(), name))
 		if err == nil {
 			_, err = salvage.FindPatches(content, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
 		}
@@ -95,7 +95,7 @@ func (i *inspection) tables() ([]string, error) {
 // table exports one table without its damaged blocks. If the indexes are damaged, it
 // exports every data block that it finds.
 func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
-	content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+	content, err := engine.ReadTable(i.fs, i.fs.PathJoin(i.dataPath(), name))
 	if err != nil {
 		return e.fileDamage(name, err, wanted)
 	}
