@@ -25,7 +25,8 @@ const MaxSize = 1 << 20
 // constructor of its settings: a pointer to a struct with json tags that holds
 // the kind's defaults. If it has a method Validate() error, that is called; the
 // errors joined in its result may have a method Field() (path, msg string) that
-// names the key of the block.
+// names the key of the block. If it has a method Starts() string, that is the key of the
+// program that its sinks start, "" for none, which a [Policy] refuses.
 type Kinds = map[string]func() any
 
 // Load reads the file at path. An error is an *[Errors] unless the file cannot be

@@ -13,6 +13,7 @@ import (
 
 // Policy bounds what a configuration may ask for. The operator sets it, apart
 // from the file: a user who may edit the file cannot change it. The zero Policy allows everything.
+// Any other refuses sinks that start a program, which would have what the process has.
 type Policy struct {
 	// SecretDirs are the folders of the files that the configuration may name for secrets,
 	// keys, certificates and tokens; nil allows any file.
@@ -28,6 +29,13 @@ func (p Policy) Check(c *Config) error {
 	for i := range c.Watches {
 		if p.ForbidExposeSecrets && c.Watches[i].ExposeSecrets {
 			k.report(fmt.Sprintf("watches[%d].exposeSecrets", i), "is forbidden by --forbid-expose-secrets")
+		}
+	}
+	for i := range c.Sinks {
+		s := &c.Sinks[i]
+		if of, ok := s.Settings.(starter); ok && of.Starts() != "" && (p.ForbidExposeSecrets || p.SecretDirs != nil) {
+			k.report(strict.Key(strict.Key(strict.Index("sinks", i), s.Kind), of.Starts()),
+				"starts a program, which neither --secret-dirs nor --forbid-expose-secrets bounds: run it beside watcherd, and have the sink connect to it")
 		}
 	}
 	if p.SecretDirs == nil {
@@ -47,6 +55,10 @@ func (p Policy) Check(c *Config) error {
 	})
 	return NewErrors(k.list...)
 }
+
+// starter is implemented by the settings of kinds whose sinks may start a program: Starts returns the key that
+// names it, "" if there is none.
+type starter interface{ Starts() string }
 
 // Unavailable are the environment variables and files that c names for secrets, keys,
 // certificates and tokens, and that this process cannot read. Another process may.

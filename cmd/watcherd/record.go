@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/status"
@@ -406,7 +407,16 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 		resource := schema.GroupResource{Group: n.Resource.Group, Resource: n.Resource.Resource}.String()
 		page.Kinds[schema.GroupKind{Group: n.Resource.Group, Kind: strings.ToLower(n.Resource.Kind)}.String()] = resource
 		path := []string{"objects", resource, cmp.Or(n.Namespace, "-"), n.Name}
-		if _, err := ask(append(path, "diff"), url.Values{"from": {moment(r.From)}, "to": {moment(r.To)}}); err != nil {
+		// Objects that nest too deep have no difference: see history.Reader.
+		diff := func(query url.Values) error {
+			_, err := ask(append(path, "diff"), query)
+			if errors.As(err, new(*admin.Problem)) {
+				page.LeftOut++
+				return nil
+			}
+			return err
+		}
+		if err := diff(url.Values{"from": {moment(r.From)}, "to": {moment(r.To)}}); err != nil {
 			return err
 		}
 		answer, err := ask(append(path, "versions"), url.Values{"limit": {"500"}})
@@ -426,7 +436,7 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 			if _, err := ask(path, version); err != nil {
 				return err
 			}
-			if _, err := ask(append(path, "diff"), version); err != nil {
+			if err := diff(version); err != nil {
 				return err
 			}
 			if v.Time.Before(r.From) {

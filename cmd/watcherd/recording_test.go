@@ -235,6 +235,28 @@ func TestRecordingWithoutAWatch(t *testing.T) {
 	}
 }
 
+// TestRecordingOfADeepObject: an object of which the interface has no difference, as it nests too deep, is in the
+// recording, and takes no other from its page.
+func TestRecordingOfADeepObject(t *testing.T) {
+	r := newTaping(t, 1)
+	r.during = func() {
+		deep := any(strings.Repeat("a\n", 100_000))
+		for range 100 {
+			deep = map[string]any{"a": deep}
+		}
+		r.api.Put(podPath, "ns", "deep", map[string]any{"spec": deep})
+		r.api.Put(podPath, "ns", "other", nil)
+	}
+	printed, err := r.run()
+	if err != nil || !strings.Contains(printed, complete) || !strings.Contains(printed, "pods/deep") {
+		t.Errorf("%v\n%s", err, printed)
+	}
+	page, err := os.ReadFile(filepath.Join(r.dir, recordedPage))
+	if err != nil || !bytes.Contains(page, []byte("objects/pods/ns/other/diff")) {
+		t.Errorf("the page has %d bytes without the other object, %v", len(page), err)
+	}
+}
+
 // noise is text that cannot be compressed.
 func noise(n int) string {
 	var b strings.Builder

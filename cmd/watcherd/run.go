@@ -82,8 +82,8 @@ func newRunCommand() *cobra.Command {
 
 // bindPolicy adds the flags that bound the configuration.
 func bindPolicy(flags *pflag.FlagSet, p *config.Policy) {
-	flags.StringSliceVar(&p.SecretDirs, "secret-dirs", nil, "folders of the files that the configuration may name for secrets, keys and certificates (default: all)")
-	flags.BoolVar(&p.ForbidExposeSecrets, "forbid-expose-secrets", false, "reject a configuration with exposeSecrets")
+	flags.StringSliceVar(&p.SecretDirs, "secret-dirs", nil, "folders of the files that the configuration may name for secrets, keys and certificates (default: all); rejects programs of plugin sinks")
+	flags.BoolVar(&p.ForbidExposeSecrets, "forbid-expose-secrets", false, "reject a configuration with exposeSecrets, or with programs of plugin sinks")
 }
 
 // catchBrokenPipes keeps a closed standard output or standard error from ending the

@@ -171,6 +171,7 @@ func TestFaults(t *testing.T) {
 		{`event.name.matches(event.id)`, 1, 19, "literal pattern"},
 		{`yaml.parse("a")`, 1, 1, "undeclared reference"},
 		{`regex.replace("a", "a", "b")`, 1, 1, "undeclared reference"},
+		{`object.a.hasAll(object.b)`, 1, 16, "undeclared reference"}, // compares every item with every other
 		{`type(1)`, 1, 1, "cannot be sent"},
 		{`{"a": `, 1, 7, "Syntax error"},
 	} {

@@ -31,11 +31,12 @@ type dialect struct {
 var ordinary = sync.OnceValues(newDialect)
 
 func newDialect() (*dialect, error) {
+	// Versions are those whose functions guards knows: a later one may have more.
 	opts := append(celjson.QuantityOptions(),
 		cel.OptionalTypes(),
-		ext.Strings(),
-		ext.Lists(),
-		ext.Math(),
+		ext.Strings(ext.StringsVersion(5)),
+		ext.Lists(ext.ListsVersion(4)), // without hasAll() and the like, which compare every item with every other
+		ext.Math(ext.MathVersion(3)),
 		ext.Encoders(ext.EncodersVersion(0)), // base64; json.encode is below
 		ext.Bindings(),
 		ext.TwoVarComprehensions(),

@@ -55,7 +55,7 @@ func span(first, n int) string {
 }
 
 // maxPaths bounds the paths, and the indents, of all values of an object.
-const maxPaths = 64 << 20
+const maxPaths = 16 << 20
 
 var errSpread = errors.New("state: it nests too deep, or its keys or names are too long, for a comparison of its fields")
 

@@ -34,8 +34,9 @@ type Group struct {
 }
 
 const (
-	maxOwners = 10   // of a chain
-	maxRefs   = 1000 // of an object: as many as an EndpointSlice has endpoints
+	maxOwners  = 10      // of a chain
+	maxRefs    = 1000    // of an object: as many as an EndpointSlice has endpoints
+	maxAllRefs = 100_000 // of the objects of an answer: of each of the others the first one counts
 )
 
 // refKey is what a reference has in common with others to the same object.

@@ -391,7 +391,7 @@ type NetChange struct {
 	Recreated bool           `json:"recreated,omitempty"`
 	Count     int            `json:"count"` // of changes
 	Time      time.Time      `json:"time"`  // of the last one
-	Managers  []string       `json:"managers,omitempty"`
+	Managers  []string       `json:"managers,omitempty"` // of the changes, the first 20
 	Summary   string         `json:"summary,omitempty"`
 	Before    As             `json:"before"` // what the state before is worth
 	After     As             `json:"after"`
@@ -400,8 +400,10 @@ type NetChange struct {
 // ChangeUnknown is the Change of an object that was there before the period, in a state that is not known.
 const ChangeUnknown = "unknown"
 
-// maxNet bounds the objects of one answer.
-const maxNet = 10_000
+const (
+	maxNet      = 10_000 // objects of one answer
+	maxManagers = 20     // of one of them: a client may have another name for each write
+)
 
 // Changes returns the net change of every object from one time to another, if byOwner is true
 // in groups.
@@ -446,7 +448,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		if row.Flags&headline.Rerecorded == 0 {
 			o.Count, o.Time = o.Count+1, row.Time()
 			for m := range strings.SplitSeq(row.Manager, ",") {
-				if m != "" && !slices.Contains(o.Managers, m) {
+				if m != "" && len(o.Managers) < maxManagers && !slices.Contains(o.Managers, m) {
 					o.Managers = append(o.Managers, strings.Clone(m))
 				}
 			}
@@ -502,7 +504,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	if err != nil {
 		return nil, false, err
 	}
-	came, began := map[Object]bool{}, time.Now()
+	came, began, refs := map[Object]bool{}, time.Now(), 0
 	whole = true
 	for i, n := range all {
 		if time.Since(began) > 10*patience {
@@ -529,6 +531,9 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		if owners {
 			if n.owners, err = r.ownersOf(n); err != nil {
 				return nil, false, err
+			}
+			if refs += len(n.owners); refs > maxAllRefs {
+				n.owners = slices.Clone(n.owners[:min(len(n.owners), 1)])
 			}
 		}
 		alike(keys, &n.was, &n.is)

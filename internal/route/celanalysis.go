@@ -39,14 +39,16 @@ func (x *expressions) denied(checked *cel.Ast) []celexpr.Fault {
 }
 
 // denial returns why a call is denied, "" if it is allowed. Denied are functions of
-// unbounded cost: those that repeat text or lists in others, and those that compare every
-// item with every other. One call on an object of legal size can take all memory, or
+// unbounded cost: those that repeat text or lists in others, those that compare every
+// item with every other, and those that CEL has no cost for, so that their calls always
+// exceed the limit. One call on an object of legal size can take all memory, or
 // minutes, before a limit applies.
 func denial(call ast.CallExpr) string {
 	switch name := call.FunctionName(); name {
 	case "cel.@mapInsert":
 		return "transformMap() and transformMapEntry() are not supported in filters: unbounded cost"
-	case "replace", "regex.replace", "regex.extract", "regex.extractAll", "join", "format", "distinct":
+	case "replace", "regex.replace", "regex.extract", "regex.extractAll", "join", "format", "distinct",
+		"hasAny", "hasAll", "hasOnly", "hasExactly", "json.encode", "json.parse", "yaml.encode", "yaml.parse":
 		return name + "() is not supported in filters: unbounded cost"
 	}
 	return ""

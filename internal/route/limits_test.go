@@ -118,6 +118,21 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A call that one object makes take minutes before a limit applies is refused at load. CEL charges for these
+// when they have returned: hasAll() of two lists of 60,000 numbers took more than 100 s.
+func TestDenied(t *testing.T) {
+	for _, call := range []string{
+		`object.a.hasAny(object.b)`, `object.a.hasAll(object.b)`, `object.a.hasOnly(object.b)`, `object.a.hasExactly(object.b)`,
+		`json.encode(object) == ""`, `json.parse(object.a).hasValue()`, `yaml.encode(object) == ""`, `yaml.parse(object.a).hasValue()`,
+		`object.a.distinct() == []`, `object.a.join() == ""`, `object.a.replace("a", "b") == ""`, `"%s".format([object.a]) == ""`,
+		`regex.extract(object.a, "a").hasValue()`, `regex.replace(object.a, "a", "b") == ""`, `regex.extractAll(object.a, "a") == []`,
+	} {
+		if _, faults := CompileCondition(call); len(faults) != 1 || !strings.Contains(faults[0].Msg, "unbounded cost") {
+			t.Errorf("%s: %v", call, faults)
+		}
+	}
+}
+
 // The limits leave room for what a filter may sensibly ask of a large object.
 func TestLimitsLeaveRoom(t *testing.T) {
 	o := newObjects(t)

@@ -38,12 +38,13 @@ var ordinary = sync.OnceValues(func() (*expressions, error) { return newExpressi
 
 func newExpressions(l celexpr.Limits) (*expressions, error) {
 	v := newViews()
+	// Versions are those whose functions denial knows: a later one may have more.
 	opts := append(celjson.QuantityOptions(),
 		cel.OptionalTypes(),
-		ext.Strings(),
-		ext.Lists(),
-		ext.Math(),
-		ext.Encoders(),
+		ext.Strings(ext.StringsVersion(5)),
+		ext.Lists(ext.ListsVersion(5)),
+		ext.Math(ext.MathVersion(3)),
+		ext.Encoders(ext.EncodersVersion(2)),
 		ext.Regex(),
 		ext.Network(),
 		ext.Bindings(),

@@ -38,6 +38,10 @@ sinks:
   postgres: {url: {env: DSN}, password: {file: /var/run/secrets/pw}, tls: {caFile: /etc/watcherd/ca}}
 - name: log
   kafka: {brokers: ["k:9"], topic: t, tls: {}, sasl: {mechanism: OAUTHBEARER, oauth: {tokenURL: "https://h", clientID: a, clientSecret: {file: /x}, tls: {keyFile: /y, certFile: /etc/watcherd/c}}}}
+- name: program
+  plugin: {command: [watcherd, run, --config, /etc/watcherd/another.yaml]}
+- name: beside
+  plugin: {url: "unix:///run/sink.sock"}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,9 +65,14 @@ sinks:
 		":11:31 sinks[0].webhook.headers.X-Token.file", ":12:19 sinks[0].webhook.tls.caFile", ":13:30 sinks[0].webhook.signing.secret.file",
 		":17:56 sinks[2].nats.credentialsFile", ":19:48 sinks[3].postgres.password.file",
 		":21:144 sinks[4].kafka.sasl.oauth.clientSecret.file", ":21:164 sinks[4].kafka.sasl.oauth.tls.keyFile",
+		":23:21 sinks[5].plugin.command",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the problems are\n%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), err)
+	}
+	_, err = watcherd.LoadWithin(file, kinds.Builtin(), config.Policy{ForbidExposeSecrets: true})
+	if err == nil || strings.Count(err.Error(), file) != 2 || !strings.Contains(err.Error(), "sinks[5].plugin.command") {
+		t.Errorf("with a policy about exposeSecrets alone: %v", err)
 	}
 }
 

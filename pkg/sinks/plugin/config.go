@@ -113,6 +113,14 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Starts returns the key of the program that the sink starts, "" if there is none.
+func (c *Config) Starts() string {
+	if len(c.Command) == 0 {
+		return ""
+	}
+	return "command"
+}
+
 // Defaults are the delivery settings for programs.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 100, MaxBytes: 1 << 20, Concurrency: 2}
