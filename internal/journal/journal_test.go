@@ -314,6 +314,8 @@ func TestStreamIsRefused(t *testing.T) {
 		"old":      func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
 		"age":      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"purges":   func(c *jetstream.StreamConfig) { c.DenyPurge = true },
+		"messages": func(c *jetstream.StreamConfig) { c.MaxMsgSize = 64 << 10 },
+		"small":    func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 },
 		"replicas": func(*jetstream.StreamConfig) {},
 	} {
 		s := jetstream.StreamConfig{Name: name, Subjects: []string{"watcherd.journal." + name}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew}
