@@ -427,6 +427,36 @@ func TestFirstReplica(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestHold: a leader whose last append is older than half the time-out begins no delivery until the journal answers again.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	g.takeOver = 4 * time.Second // half of it is above a leader's silence
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	g.nodes = []*natstest.Node{{URL: "nats://" + way.Addr}}
+	r := g.replicas[0]
+	if err := g.lead(r); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	done, end := context.WithCancel(ctx)
+	end()
+	way.Hang()
+	for r.member.Lag() <= g.takeOver/2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := r.member.Hold(done); err == nil {
+		t.Errorf("a delivery may begin %v after the last append", r.member.Lag())
+	}
+	way.Restore()
+	if err := r.member.Hold(ctx); err != nil || r.member.Lag() > g.takeOver/2 {
+		t.Errorf("none may begin %v after the last append: %v", r.member.Lag(), err)
+	}
+	r.end(t)
+}
+
 // TestLargeEntry: a leader whose entry takes longer than the time-out is not replaced amid its parts.
 func TestLargeEntry(t *testing.T) {
 	t.Parallel()
