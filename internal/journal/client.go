@@ -168,6 +168,13 @@ func (j *Client) knows(sequence uint64) {
 	j.known = max(j.known, sequence)
 }
 
+// had is the highest sequence that the stream has had, by what this client has seen.
+func (j *Client) had() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.known
+}
+
 // saw notes that a server has a sequence.
 func (j *Client) saw(sequence uint64) {
 	j.mu.Lock()
@@ -182,12 +189,11 @@ func (j *Client) sawLocked(sequence uint64) {
 	}
 }
 
-// believe returns errBehind for a stream that ends at last and has had more, unless that has been so for lostAfter.
+// believe returns errBehind for a stream that ends at last and had more when it was asked, unless that has been so for lostAfter.
 func (j *Client) believe(last, had uint64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.sawLocked(last)
-	had = max(had, j.known)
 	if last >= had {
 		return nil
 	}
@@ -228,6 +234,7 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
+	had = max(had, j.had()) // what is appended while it answers may be missing
 	info, err := j.stream.Info(ctx)
 	if err != nil {
 		return Extent{}, fmt.Errorf("ask the journal: %w", err)
