@@ -325,7 +325,7 @@ func TestUpgrades(t *testing.T) {
 		var want []string
 		switch u.GetKind() {
 		case "StatefulSet":
-			want = []string{"minReadySeconds: 10", "type: RollingUpdate", "terminationGracePeriodSeconds: 60", "--shutdown-timeout=50s", "podManagementPolicy: Parallel"}
+			want = []string{"minReadySeconds: 10", "type: RollingUpdate", "terminationGracePeriodSeconds: 60", "--shutdown-timeout=50s", "--first-replica=" + u.GetName() + "-0", "podManagementPolicy: Parallel"}
 		case "PodDisruptionBudget":
 			want = []string{"maxUnavailable: 1", "unhealthyPodEvictionPolicy: AlwaysAllow"}
 		}
@@ -336,7 +336,7 @@ func TestUpgrades(t *testing.T) {
 		}
 	}
 	one := mustYAML(t, find(t, objects(t, mustRun(t, helm, "template", "demo", chart)), "StatefulSet").Object)
-	if !strings.Contains(one, "--shutdown-timeout=20s") || strings.Contains(one, "minReadySeconds") {
+	if !strings.Contains(one, "--shutdown-timeout=20s") || strings.Contains(one, "minReadySeconds") || strings.Contains(one, "--first-replica") {
 		t.Errorf("one replica:\n%s", one)
 	}
 }

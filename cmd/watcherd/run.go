@@ -29,6 +29,7 @@ func newRunCommand() *cobra.Command {
 		configFile string
 		kube       kubeFlags
 		logs       logFlags
+		first      string
 		shutdown   time.Duration
 		interval   time.Duration
 		policy     config.Policy
@@ -64,7 +65,8 @@ func newRunCommand() *cobra.Command {
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
-				ConfigFile: configFile, Kinds: kinds.Builtin(), Journal: jetstream.Journal, State: state, Policy: policy, REST: rest, ClusterName: cluster, Logger: log,
+				ConfigFile: configFile, Kinds: kinds.Builtin(), State: state, Policy: policy, REST: rest, ClusterName: cluster, Logger: log,
+				Journal: jetstream.Journal, FirstReplica: first,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})
@@ -75,6 +77,7 @@ func newRunCommand() *cobra.Command {
 	kube.bind(cmd.Flags())
 	logs.bind(cmd.Flags())
 	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "time for deliveries in flight to finish after SIGTERM")
+	cmd.Flags().StringVar(&first, "first-replica", "", "host of the replica that begins store.journal with an empty store (default: any)")
 	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "minimum time between two reloads of the configuration")
 	mustMark(cmd.Flags().MarkHidden("reload-interval"))
 	return cmd

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -108,6 +109,26 @@ func (p *pair) delivered() {
 	eventually(p.t, func() bool { return len(p.all()) > before }, func() string { return "no event reaches the receiver" })
 }
 
+// caughtUp waits for as many events as there are writes. Leaders that end before, again and again, fall behind what the API server
+// remembers, which is a gap.
+func (p *pair) caughtUp() {
+	p.t.Helper()
+	writes := p.history.count()
+	eventually(p.t, func() bool { return len(p.all()) >= writes },
+		func() string { return fmt.Sprintf("the receiver has %d events of %d writes", len(p.all()), writes) })
+}
+
+// beginning is the line of a replica that leads.
+var beginning = regexp.MustCompile(`"this replica leads" replica=(\S+ term=\d+)`)
+
+// follows waits until a replica has read what a leader has begun its term with: it may have been seeded, and read everything since.
+func (p *pair) follows(leader, other *daemon) {
+	p.t.Helper()
+	terms := beginning.FindAllStringSubmatch(leader.log.String(), -1)
+	want := `"this replica follows" leader=` + terms[len(terms)-1][1]
+	eventually(p.t, func() bool { return strings.Contains(other.log.String(), want) }, func() string { return "the other does not follow\n" + other.log.Tail() })
+}
+
 // bySink is what each sink has got.
 func (p *pair) bySink() map[string][]got {
 	p.t.Helper()
@@ -145,12 +166,19 @@ func TestStandby(t *testing.T) {
 	leader, _ := p.start()
 	writers := p.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(3, 3))
+	var other *daemon
 	ends, took := 0, map[bool][]time.Duration{} // by whether the leader resigned
 	for ; ends < 6 || soak() && ends < long; ends++ {
 		for soak() && p.history.count() < ends*longWrites/long {
 			pause(t, 100*time.Millisecond)
 		}
 		p.delivered()
+		if soak() {
+			p.caughtUp()
+			if other != nil {
+				p.follows(leader, other)
+			}
+		}
 		pause(t, time.Duration(rng.Int64N(int64(time.Second))))
 		before, began := p.terms(), time.Now()
 		switch ends % 3 {
@@ -164,13 +192,13 @@ func TestStandby(t *testing.T) {
 		case 2:
 			leader.stop()
 		}
-		next, other := p.lead(before)
+		next, ended := p.lead(before)
 		took[ends%3 == 2] = append(took[ends%3 == 2], time.Since(began).Round(10*time.Millisecond))
 		if next == leader {
 			t.Fatal("a replica that does not run leads")
 		}
-		other.start()
-		leader = next
+		ended.start()
+		leader, other = next, ended
 	}
 	if err := writers(); err != nil {
 		t.Fatal(err)
@@ -264,6 +292,7 @@ func TestStandbyWithoutServers(t *testing.T) {
 	ends, before := 0, p.terms()
 	for n := 1; n <= 3; n++ {
 		acked := p.bySink()
+		p.caughtUp() // the journal has taken what was written since, and so the acknowledgements before that
 		for _, node := range p.nodes[:n] {
 			node.Kill()
 		}

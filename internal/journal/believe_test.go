@@ -13,18 +13,22 @@ func TestBelieve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &Client{}
 		j.knows(10)
-		if err := j.believe(8, 0); !errors.Is(err, errBehind) {
+		if err := j.believe(8, j.had()); !errors.Is(err, errBehind) {
 			t.Errorf("the first time: %v", err)
 		}
+		asked := j.had()
 		j.saw(11)
+		if err := j.believe(10, asked); err != nil {
+			t.Errorf("a server that answered before entry 11 was appended: %v", err)
+		}
 		time.Sleep(time.Hour)
-		if err := j.believe(8, 0); !errors.Is(err, errBehind) {
+		if err := j.believe(8, j.had()); !errors.Is(err, errBehind) {
 			t.Errorf("an hour later, after entry 11 was read: %v", err)
 		}
 		j.knows(11) // as a reader does that begins anew
 		time.Sleep(lostAfter + time.Second)
 		for _, last := range []uint64{8, 9} {
-			if err := j.believe(last, 0); err != nil {
+			if err := j.believe(last, j.had()); err != nil {
 				t.Errorf("%d, which servers insist on: %v", last, err)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 type Config struct {
 	NATS   natsconfig.Config
 	Stream string
-	// Replicas and MaxBytes are those of the stream, if Open makes it.
+	// Replicas and MaxBytes are those of the stream, if Open makes it. A stream without a bound is used as if it had that.
 	Replicas int
 	MaxBytes int64
 	Keys     Keys
@@ -112,8 +112,15 @@ func (j *Client) look(ctx context.Context) error {
 		return fmt.Errorf("look at the stream %s of the journal: %w", j.Stream, err)
 	}
 	j.stream = stream
-	return j.verify(stream.CachedInfo().Config, j.subject())
+	c := stream.CachedInfo().Config
+	if least := min(j.MaxBytes, minRoom); c.MaxBytes > 0 && c.MaxBytes < least {
+		return fmt.Errorf("%w: stream %s has room for %d bytes; it must have %d at least", ErrStream, c.Name, c.MaxBytes, least)
+	}
+	return j.verify(c, j.subject())
 }
+
+// minRoom has the largest entry several times.
+const minRoom = 256 << 20
 
 // verify refuses a stream that would lose entries.
 func (j *Client) verify(c jetstream.StreamConfig, subject string) error {
@@ -130,7 +137,9 @@ func (j *Client) verify(c jetstream.StreamConfig, subject string) error {
 	case c.Discard != jetstream.DiscardNew:
 		return bad("discards old messages when it is full; discard new is wanted")
 	case c.Retention != jetstream.LimitsPolicy, c.MaxAge > 0, c.MaxMsgs > 0, c.MaxMsgsPerSubject > 0, c.AllowMsgTTL:
-		return bad("removes messages by itself; no limits but max bytes and max message size are wanted")
+		return bad("removes messages by itself; no limit but max bytes is wanted")
+	case c.MaxMsgSize > 0:
+		return bad("takes messages of %d bytes at most; the server's max_payload is the only limit wanted", c.MaxMsgSize)
 	case c.DenyPurge, c.Sealed, c.NoAck, c.Mirror != nil, len(c.Sources) > 0, c.SubjectTransform != nil:
 		return bad("must be an ordinary one: it denies purges, is sealed or a mirror, has sources or a transform, or acknowledges nothing")
 	}
@@ -141,7 +150,7 @@ func (j *Client) verify(c jetstream.StreamConfig, subject string) error {
 type Extent struct {
 	First, Last uint64
 	Bytes       uint64
-	MaxBytes    int64 // -1: no bound
+	Room        uint64 // for bytes
 }
 
 // errBehind: a server answers for the stream that lacks what the stream has had. It passes, or the stream has lost entries.
@@ -159,6 +168,13 @@ func (j *Client) knows(sequence uint64) {
 	j.known = max(j.known, sequence)
 }
 
+// had is the highest sequence that the stream has had, by what this client has seen.
+func (j *Client) had() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.known
+}
+
 // saw notes that a server has a sequence.
 func (j *Client) saw(sequence uint64) {
 	j.mu.Lock()
@@ -173,12 +189,11 @@ func (j *Client) sawLocked(sequence uint64) {
 	}
 }
 
-// believe returns errBehind for a stream that ends at last and has had more, unless that has been so for lostAfter.
+// believe returns errBehind for a stream that ends at last and had more when it was asked, unless that has been so for lostAfter.
 func (j *Client) believe(last, had uint64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.sawLocked(last)
-	had = max(had, j.known)
 	if last >= had {
 		return nil
 	}
@@ -219,6 +234,7 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	defer func() { j.reached(err) }()
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
+	had = max(had, j.had()) // what is appended while it answers may be missing
 	info, err := j.stream.Info(ctx)
 	if err != nil {
 		return Extent{}, fmt.Errorf("ask the journal: %w", err)
@@ -226,7 +242,10 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	if info.Cluster != nil && info.Cluster.Leader == "" {
 		return Extent{}, errors.New("the journal's stream has no leader")
 	}
-	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, info.Config.MaxBytes}
+	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, uint64(j.MaxBytes)}
+	if info.Config.MaxBytes > 0 {
+		x.Room = uint64(info.Config.MaxBytes)
+	}
 	if err := j.believe(x.Last, had); err != nil {
 		return Extent{}, err
 	}

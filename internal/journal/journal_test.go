@@ -177,6 +177,45 @@ func TestTerms(t *testing.T) {
 		}
 		r.Close()
 	}
+	// What followed a writer is trimmed.
+	x, err := j.Extent(t.Context())
+	if err == nil {
+		err = j.Trim(t.Context(), x.Last)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	defer cancel()
+	if _, err := writers[0].Append(ctx, []byte("old")); !errors.Is(err, store.ErrStolen) {
+		t.Errorf("a writer that was replaced, of which the stream has nothing: %v", err)
+	}
+}
+
+// TestSubjectOfAnotherStream: a writer whose stream is gone appends nothing to one of another name that takes its subject and is as long.
+func TestSubjectOfAnotherStream(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	js := node.Connect()
+	w, _ := contend(t, open(t, configOf(t, "J", node)), store.Position{})
+	if err := js.DeleteStream(t.Context(), "J"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"watcherd.journal.J"}})
+	if err == nil {
+		_, err = js.Publish(t.Context(), "watcherd.journal.J", nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if p, err := w.Append(ctx, []byte("batch")); err == nil {
+		t.Errorf("it appends at %+v", p)
+	}
+	if info, err := other.Info(t.Context()); err != nil || info.State.Msgs != 1 {
+		t.Errorf("the other stream has %+v, %v", info, err)
+	}
 }
 
 // TestOthersPast: a directory follows only the journal that it is a part of.
@@ -314,6 +353,8 @@ func TestStreamIsRefused(t *testing.T) {
 		"old":      func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
 		"age":      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"purges":   func(c *jetstream.StreamConfig) { c.DenyPurge = true },
+		"messages": func(c *jetstream.StreamConfig) { c.MaxMsgSize = 64 << 10 },
+		"small":    func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 },
 		"replicas": func(*jetstream.StreamConfig) {},
 	} {
 		s := jetstream.StreamConfig{Name: name, Subjects: []string{"watcherd.journal." + name}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew}

@@ -34,6 +34,9 @@ func (j *Client) Read(at store.Position) *Reader {
 // At is the position of the last entry returned.
 func (r *Reader) At() store.Position { return r.at }
 
+// Seen is the sequence of the last message read, which may be a part of an entry that is not complete.
+func (r *Reader) Seen() uint64 { return r.seen }
+
 // silence is how long a subscription may bring nothing before it is made again: the server it lived on may be gone.
 const silence = 2 * time.Second
 

@@ -12,9 +12,10 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// Config is what an Opener needs; all fields are required.
+// Config is what an Opener needs; all fields but First are required.
 type Config struct {
 	Journal plan.Journal
+	First   string        // host of the replica that may begin a journal with an empty store; "": any
 	Dir     string        // relative files of Journal are below it
 	Path    string        // of the store
 	Options store.Options // for following

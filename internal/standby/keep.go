@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"slices"
 	"time"
 
@@ -65,10 +64,7 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 	if err != nil {
 		return err
 	}
-	m.room = math.MaxUint64
-	if x.MaxBytes > 0 {
-		m.room = uint64(x.MaxBytes)
-	}
+	m.room = x.Room
 	full := func(quarters uint64) bool { return x.Bytes >= m.room/4*quarters }
 	before := durable.First
 	if full(2) { // entries are about equally large

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -71,6 +73,36 @@ func TestFullStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.end(t)
+}
+
+// TestStreamWithoutBound: a stream that was made without a bound is trimmed as if it had the one that is configured.
+func TestStreamWithoutBound(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	_, err := nodes[0].Connect().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "J", Subjects: []string{"watcherd.journal.J"}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, nodes)
+	g.maxBytes = 1 << 20
+	r := g.replicas[0]
+	if err := g.lead(r); err != nil {
+		t.Fatal(err)
+	}
+	for range g.maxBytes / randomSize {
+		if err := g.random(r.store, randomSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := g.journalOf().Extent(t.Context()); err != nil || x.Bytes > uint64(g.maxBytes)/2 {
+		t.Errorf("the stream has %d bytes: %v", x.Bytes, err)
+	}
+	g.same(r, g.replicas[1])
 }
 
 // TestTrimOnDemand writes many times what the stream has room for, as fast as it takes that: it is trimmed as it fills,

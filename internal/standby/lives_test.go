@@ -99,7 +99,8 @@ func (l life) live(ctx context.Context, say func(said)) error {
 	const often = 20 * time.Millisecond
 	var running sync.WaitGroup
 	defer running.Wait()
-	ctx, stop := context.WithCancel(ctx)
+	told := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(told)) // a stream that is full is trimmed until the last write
 	defer stop()
 	every := func(d time.Duration, do func()) {
 		running.Go(func() {
@@ -109,7 +110,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 		})
 	}
 	every(often, func() { say(said{Last: m.State().Last}) })
-	s, err := m.Lead(ctx)
+	s, err := m.Lead(told)
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (l life) live(ctx context.Context, say func(said)) error {
 	})
 	g := &group{writer: l.Writer}
 	random := rand.New(rand.NewPCG(uint64(l.Writer), 1))
-	for err == nil && ctx.Err() == nil {
+	for err == nil && told.Err() == nil {
 		before := len(g.log)
 		if err = g.work(s, random, 1); len(g.log) > before {
 			say(said{Wrote: len(g.log)})
@@ -258,6 +259,11 @@ func (l *lives) await(what string, ok func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
+			if l.journal != nil {
+				x, err := l.journal.Extent(l.t.Context())
+				s, serr := l.journal.Snapshot(l.t.Context())
+				l.t.Logf("the stream: %+v, %v; the snapshot: %+v, %v", x, err, s, serr)
+			}
 			for _, p := range l.now {
 				_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it prints where it is
 				<-p.ended
@@ -372,19 +378,22 @@ func (l *lives) deposed(p *process) {
 // covered returns when there is a snapshot that the journal continues, and both replicas have what the stream has.
 func (l *lives) covered() {
 	l.t.Helper()
-	l.await("there is no snapshot", func() bool {
-		s, err := l.journal.Snapshot(l.t.Context())
-		if err != nil || s == nil {
-			return false
-		}
-		has, err := l.journal.Has(l.t.Context(), s.Position)
-		return err == nil && has
-	})
+	l.await("there is no snapshot", l.continued)
 	end := l.stream().State.LastSeq
 	l.await("a replica does not follow", func() bool {
 		l.restart()
 		return l.now[0].heard().last >= end && l.now[1].heard().last >= end
 	})
+}
+
+// continued reports whether there is a snapshot that the journal continues.
+func (l *lives) continued() bool {
+	s, err := l.journal.Snapshot(l.t.Context())
+	if err != nil || s == nil {
+		return false
+	}
+	has, err := l.journal.Has(l.t.Context(), s.Position)
+	return err == nil && has
 }
 
 // stream is what the servers say of it, once they do.
@@ -433,7 +442,13 @@ var troubles = []struct {
 		l.wipe(leader)
 	}},
 	{"kill both and wipe", func(l *lives, _ *rand.Rand, leader int) {
-		l.covered()
+		for whole := false; !whole; { // without the disks there is nothing but the snapshot and what continues it
+			l.covered()
+			l.signal(l.now[leader], syscall.SIGSTOP)
+			if whole = l.continued(); !whole {
+				l.signal(l.now[leader], syscall.SIGCONT)
+			}
+		}
 		for _, i := range []int{1 - leader, leader} {
 			l.kill(l.now[i])
 			l.wipe(i)

@@ -29,8 +29,8 @@ func (f *follower) findSnapshot(ctx context.Context) error {
 	}
 }
 
-// seedPatience is how long a replica waits for a snapshot: a leader that is there makes one if it is missing, and again
-// if that fails.
+// seedPatience is how long a replica waits for a snapshot by default: a leader that is there makes one if it is missing, and
+// again if that fails.
 const seedPatience = 2 * snapshotRetry
 
 // errNoSnapshot: there is none that the journal continues.
@@ -51,7 +51,7 @@ func (m *Member) seed(ctx context.Context, at store.Position, why error) error {
 			return err
 		case !errors.Is(err, errNoSnapshot):
 			began = time.Now()
-		case time.Since(began) > seedPatience:
+		case time.Since(began) > m.seedPatience:
 			return errors.Join(why, err)
 		}
 		if !said {

@@ -30,7 +30,7 @@ import (
 	"github.com/watcherd/watcherd/internal/wait"
 )
 
-// Config is what a Member needs; all fields are required.
+// Config is what a Member needs; all fields but Begin are required.
 type Config struct {
 	Journal journal.Config
 	// Dir is the directory of the store, Options are those of the store for following.
@@ -38,6 +38,9 @@ type Config struct {
 	Options store.Options
 	// Open opens the directory to lead.
 	Open func(store.Journal) (*store.Store, error)
+	// Begin lets this replica begin a journal with an empty store. Where it is not set, the replica waits for one that
+	// has records, or may begin.
+	Begin bool
 	// TakeOverAfter is how long a leader may be silent. It writes each second.
 	TakeOverAfter time.Duration
 	Host          string // names the replica for people
@@ -57,13 +60,15 @@ type Member struct {
 	retry   time.Time       // of a snapshot that failed; of Run
 	room    uint64          // of the stream, in bytes; of Run, which learns it in its first round
 
+	seedPatience time.Duration
+
 	mu    sync.Mutex
 	state replica.State // guarded by mu
 }
 
 // New makes a Member; it connects in Lead.
 func New(c Config) (*Member, error) {
-	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer), saving: make(chan struct{}, 1)}
+	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer), saving: make(chan struct{}, 1), seedPatience: seedPatience}
 	err := m.metrics.RegisterAll(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watcherd_journal_leader", Help: "Whether this replica leads: 1, or 0 if it follows.",
@@ -242,6 +247,7 @@ type follower struct {
 	reader *journal.Reader
 
 	alive    time.Time // last sign of a leader, or of a journal that has none itself
+	seen     uint64    // sequence of the last message read
 	resigned bool
 	failing  bool // the last read failed
 	full     bool // the stream takes no entry that begins a term; since the last entry
@@ -260,6 +266,9 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 	synced := time.Now()
 	for ctx.Err() == nil {
 		e, err := f.reader.Next(ctx, readWait)
+		if seen := f.reader.Seen(); seen > f.seen { // the parts of a large entry may take longer than the time-out
+			f.seen, f.alive = seen, time.Now()
+		}
 		switch {
 		case ctx.Err() != nil:
 		case final(err):
@@ -288,15 +297,27 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 	return nil, ctx.Err()
 }
 
+// errLed: a directory was adopted while the journal is written.
+var errLed = errors.New("another replica leads and writes the journal")
+
 // begin begins a journal with a directory that has records and is in none: in an empty stream, or where that was asked
-// for.
+// for and no replica leads.
 func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
+	var last uint64
+	var since time.Time // that the stream ends with last; zero: that is not known
 	for ctx.Err() == nil {
 		x, err := f.client.Extent(ctx)
 		switch {
 		case err != nil:
+			since = time.Time{}
 		case x.Last > 0 && !adopted(f.cfg.Dir):
 			return nil, fmt.Errorf("%w: the store has records and is in no journal, the stream %s has %d messages", journal.ErrDiverged, f.client.Stream, x.Last)
+		case x.Last > last && !since.IsZero():
+			return nil, fmt.Errorf("%w: the stream %s has grown to %d messages", errLed, f.client.Stream, x.Last)
+		case since.IsZero():
+			last, since = x.Last, time.Now()
+			continue
+		case x.Last > 0 && time.Since(since) < f.cfg.TakeOverAfter:
 		default:
 			var w *journal.Writer
 			var e *journal.Entry
@@ -313,7 +334,9 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 		if final(err) {
 			return nil, err
 		}
-		f.fails(err)
+		if err != nil {
+			f.fails(err)
+		}
 		_ = wait.For(ctx, readWait) // as above
 	}
 	return nil, ctx.Err()
@@ -323,7 +346,10 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 func advise(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrTrimmed):
-		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log", err)
+		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log; "+
+			"if no replica leads, as after a purge by hand, run watcherd store adopt on the one that is furthest, or delete the stream if no store has records", err)
+	case errors.Is(err, errLed):
+		return fmt.Errorf("%w; stop it if this store shall replace its own, or remove this one, which is seeded then", err)
 	case errors.Is(err, journal.ErrSnapshot):
 		return fmt.Errorf("%w; delete that stream: the leader makes another snapshot", err)
 	case errors.Is(err, journal.ErrNewer):
@@ -432,7 +458,7 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		f.cfg.Log.Info("the journal is read again")
 	}
 	f.note(func(s *replica.State) { s.Heard = time.Now() })
-	if time.Since(f.alive) < patience {
+	if time.Since(f.alive) < patience || f.reader.At().Last == 0 && !f.cfg.Begin {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	w, e, err := f.reader.Contend(ctx, f.id)
@@ -452,13 +478,13 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 // closeWait bounds how long a leader waits for the journal to take its resignation.
 const closeWait = 2 * time.Second
 
-// Close resigns, if the store was closed in order, and ends the connection.
+// Close resigns, if the store was closed in order or could not be opened, and ends the connection.
 func (m *Member) Close() {
 	m.metrics.Close()
 	if m.client == nil {
 		return
 	}
-	if m.store != nil && m.store.Err() == nil {
+	if m.writer != nil && (m.store == nil || m.store.Err() == nil) {
 		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()
 		if err := m.writer.Resign(ctx); err != nil {

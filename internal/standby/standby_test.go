@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
@@ -70,7 +72,7 @@ func configOf(dir string, urls []string, maxBytes int64, takeOver time.Duration)
 			NATS: natsconfig.Config{URLs: urls, Name: "test", Timeout: 2 * time.Second, Log: log}, Stream: "J",
 			Replicas: len(urls), MaxBytes: maxBytes, Keys: keys, Log: log,
 		},
-		Dir: dir, TakeOverAfter: takeOver, Host: "test", Log: log, Registerer: prometheus.NewRegistry(),
+		Dir: dir, TakeOverAfter: takeOver, Begin: true, Host: "test", Log: log, Registerer: prometheus.NewRegistry(),
 		Open: func(j store.Journal) (*store.Store, error) { return store.Open(dir, store.Options{Journal: j}) },
 	}, err
 }
@@ -82,18 +84,28 @@ func (g *group) urls() (urls []string) {
 	return urls
 }
 
-// lead makes a replica lead, beside the other if that leads.
-func (g *group) lead(r *replica) error {
+// open makes the member of a replica.
+func (g *group) open(r *replica, edit func(*standby.Config)) {
 	g.t.Helper()
 	c, err := configOf(r.dir, g.urls(), g.maxBytes, g.takeOver)
 	if err == nil {
+		edit(&c)
 		r.member, err = standby.New(c)
 	}
 	if err != nil {
 		g.t.Fatal(err)
 	}
+}
+
+// lead makes a replica lead, beside the other if that leads.
+func (g *group) lead(r *replica) error {
+	g.t.Helper()
+	if r.member == nil {
+		g.open(r, func(*standby.Config) {})
+	}
 	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
 	defer cancel()
+	var err error
 	if r.store, err = r.member.Lead(ctx); err != nil {
 		r.member.Close()
 		r.member = nil
@@ -309,6 +321,221 @@ func TestStoreWithRecords(t *testing.T) {
 		t.Fatalf("the adopted store: %v", err)
 	}
 	second.end(t)
+}
+
+// TestTurnedOff: a replica that ran without its journal for a while has records that no other has. It is refused, until it is
+// adopted or seeded; the others lead without it.
+func TestTurnedOff(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(14, 14))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{second, first} {
+		if err := errors.Join(g.lead(r), g.work(r.store, random, 20)); err != nil {
+			t.Fatal(err)
+		}
+		r.end(t)
+	}
+	committed := g.log
+	s, err := store.Open(first.dir, store.Options{})
+	if err == nil {
+		err = errors.Join(g.commit(s, random), s.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
+		t.Fatalf("a store that was written without its journal: %v", err)
+	}
+	if err := os.RemoveAll(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	g.log = committed
+	if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestAdoptBesideALeader: a store that is adopted while another replica leads takes nothing from it; it begins its journal once the other
+// has ended.
+func TestAdoptBesideALeader(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.takeOver = 2 * time.Second // above a leader's silence
+	random := rand.New(rand.NewPCG(15, 15))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{second, first} {
+		if err := errors.Join(g.lead(r), g.work(r.store, random, 20)); err != nil {
+			t.Fatal(err)
+		}
+		if r == second {
+			r.end(t)
+		}
+	}
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "another replica leads") {
+		t.Errorf("an adopted store beside a leader: %v", err)
+	}
+	if err := g.work(first.store, random, 20); err != nil {
+		t.Errorf("the leader: %v", err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+}
+
+// TestFirstReplica: a replica that may not begin a journal follows an empty stream, until a store that has records begins it: an
+// upgrade from one replica to two starts the second first.
+func TestFirstReplica(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(16, 16))
+	first, second := g.replicas[0], g.replicas[1]
+	s, err := store.Open(first.dir, store.Options{})
+	if err == nil {
+		err = errors.Join(g.commit(s, random), s.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.open(second, func(c *standby.Config) { c.Begin = false })
+	member, led, began := second.member, make(chan error, 1), time.Now()
+	go func() { led <- g.lead(second) }()
+	// It has everything, as a follower that is ready, and had it when it would contend otherwise.
+	for time.Since(began)-max(member.Lag(), 0) < 4*g.takeOver || member.Lag() < 0 {
+		select {
+		case err := <-led:
+			t.Fatalf("the second has begun the journal: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Since(began) > patience {
+			t.Fatal("the second does not know that it has everything")
+		}
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestHold: a leader whose last append is older than half the time-out begins no delivery until the journal answers again.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	g.takeOver = 4 * time.Second // half of it is above a leader's silence
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	g.nodes = []*natstest.Node{{URL: "nats://" + way.Addr}}
+	r := g.replicas[0]
+	if err := g.lead(r); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	done, end := context.WithCancel(ctx)
+	end()
+	way.Hang()
+	for r.member.Lag() <= g.takeOver/2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := r.member.Hold(done); err == nil {
+		t.Errorf("a delivery may begin %v after the last append", r.member.Lag())
+	}
+	way.Restore()
+	if err := r.member.Hold(ctx); err != nil || r.member.Lag() > g.takeOver/2 {
+		t.Errorf("none may begin %v after the last append: %v", r.member.Lag(), err)
+	}
+	r.end(t)
+}
+
+// TestLargeEntry: a leader whose entry takes longer than the time-out is not replaced amid its parts.
+func TestLargeEntry(t *testing.T) {
+	t.Parallel()
+	nodes := []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, MaxPayload: 64 << 10})}
+	g := newGroup(t, nodes)
+	g.takeOver = 3 * time.Second
+	slow := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	first, second := g.replicas[0], g.replicas[1]
+	g.nodes = []*natstest.Node{{URL: "nats://" + slow.Addr}}
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	g.nodes = nodes
+	led := make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	slow.Delay(500 * time.Millisecond)
+	if err := g.random(first.store, 640<<10); err != nil {
+		t.Errorf("an entry of ten parts: %v", err)
+	}
+	slow.Delay(0)
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestUnopened: a replica that begins a term and cannot open its store makes way for another.
+func TestUnopened(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.takeOver = time.Hour
+	first, second := g.replicas[0], g.replicas[1]
+	broken := errors.New("broken")
+	g.open(first, func(c *standby.Config) {
+		c.TakeOverAfter = 0
+		c.Open = func(store.Journal) (*store.Store, error) { return nil, broken }
+	})
+	if err := g.lead(first); !errors.Is(err, broken) {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatalf("the other does not lead: %v", err)
+	}
+	second.end(t)
+}
+
+// TestPurgedStream: where a stream was purged while no replica led, the replicas refuse it with what to do, and the one that is adopted leads.
+func TestPurgedStream(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(17, 17))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{second, first} {
+		if err := errors.Join(g.lead(r), g.work(r.store, random, 20)); err != nil {
+			t.Fatal(err)
+		}
+		r.end(t)
+	}
+	stream, err := nodes[0].Connect().Stream(t.Context(), "J")
+	if err == nil {
+		err = stream.Purge(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.open(first, func(*standby.Config) {})
+	first.member.SetSeedPatience(0)
+	if err := g.lead(first); !errors.Is(err, journal.ErrTrimmed) || !strings.Contains(fmt.Sprint(err), "store adopt") {
+		t.Errorf("%v", err)
+	}
+	if err := errors.Join(standby.Adopt(first.dir), os.RemoveAll(second.dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	g.same(first, second)
 }
 
 // TestNewerRelease: a replica that meets an entry of a newer release ends with an error that names it, with everything

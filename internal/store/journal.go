@@ -278,6 +278,25 @@ func setPosition(b *pebble.Batch, p Position) error {
 	return b.Set(layout.JournalKey(), p.Append(nil), nil)
 }
 
+// leaveJournal removes the position of a directory that is written without its journal: the journal lacks what follows, so
+// neither that nor its other directories may take the two for the same.
+func (s *Store) leaveJournal() {
+	if p, err := s.position(); err == nil && p == (Position{}) {
+		return
+	}
+	lossy, err := s.files.HasLoss()
+	b := s.db.NewBatch()
+	err = errors.Join(err, b.Delete(layout.JournalKey(), nil))
+	if lossy { // another directory may have ended the repair
+		err = errors.Join(err, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil))
+	}
+	if err = errors.Join(err, s.applyNow(b, pebble.Sync), b.Close()); err != nil {
+		s.fail(fmt.Errorf("leave the journal: %w", err))
+		return
+	}
+	s.opts.Logger.Warn("the store is written without its journal and has left it; to be a replica again, it must be adopted, or removed and seeded")
+}
+
 // position reads what the directory has of a journal.
 func (s *Store) position() (Position, error) {
 	value, ok, err := s.get(layout.JournalKey())

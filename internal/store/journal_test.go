@@ -330,6 +330,44 @@ func TestLeaveJournal(t *testing.T) {
 	}
 }
 
+// TestWriteWithoutJournal: a directory that is written without its journal is not at the position of before: another
+// directory has that, too, and lacks what was written. One that is only read stays there.
+func TestWriteWithoutJournal(t *testing.T) {
+	t.Parallel()
+	fs, j := vfs.NewMem(), &testJournal{}
+	s, _ := openJournaled(t, fs, j)
+	before := s.JournalPosition()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name  string
+		write func(*Store) error
+		want  Position
+	}{
+		{"read", func(*Store) error { return nil }, before},
+		{"written", func(s *Store) error { _, err := s.EnsureSink("b", FromNow); return err }, Position{}},
+	} {
+		s, err := Open("store", Options{FS: fs})
+		if err == nil {
+			err = errors.Join(tc.write(s), s.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := OpenReplica("store", Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, r.Position()); diff != "" || r.Fresh() {
+			t.Errorf("%s: the position is\n%s", tc.name, diff)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestEraseReplicasPosition: EraseReplicas returns the position of its own entry, not of one that follows.
 func TestEraseReplicasPosition(t *testing.T) {
 	j := &testJournal{}

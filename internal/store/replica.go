@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
 // Replica is the directory of a store that follows a journal: it applies entries and knows
@@ -135,11 +133,6 @@ func LeaveJournal(dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	b := r.s.db.NewBatch()
-	err = b.Delete(layout.JournalKey(), nil)
-	if r.lossy { // another directory may have ended the repair
-		err = errors.Join(err, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil))
-	}
-	err = errors.Join(err, b.Commit(pebble.Sync), b.Close())
-	return errors.Join(err, r.Close())
+	r.s.leaveJournal()
+	return errors.Join(r.s.Err(), r.Close())
 }

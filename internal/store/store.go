@@ -53,6 +53,7 @@ type Store struct {
 	writes    chan write     // to a goroutine that has nothing to write
 	writers   sync.WaitGroup // these goroutines
 	sequencer *sequencer     // nil without a journal
+	leave     sync.Once      // calls leaveJournal, without one
 
 	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
@@ -278,6 +279,7 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) e
 			return s.failure
 		}
 	} else {
+		s.leave.Do(s.leaveJournal)
 		select {
 		case s.writes <- w:
 		default:

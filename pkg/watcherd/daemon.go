@@ -57,6 +57,9 @@ type Options struct {
 	Kinds sinks.Kinds
 	// Journal keeps the journal of a configuration with store.journal, which is not valid without.
 	Journal Journal
+	// FirstReplica is the host of the replica that begins a journal where neither the stream nor its store has anything;
+	// "" for any. One whose store has records begins it in any case.
+	FirstReplica string
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
 	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.
@@ -405,7 +408,7 @@ func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
 	m, err := d.Journal(replica.Config{
-		Journal: *st.Store.Journal, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
+		Journal: *st.Store.Journal, First: d.FirstReplica, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
 		Open: func(j store.Journal) (*store.Store, error) { return d.open(st, d.Options, j) },
 		Log:  d.log, Registerer: d.Registerer,
 	})
