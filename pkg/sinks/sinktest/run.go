@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -59,12 +58,19 @@ func (b *bench) needs(able bool, to string) {
 }
 
 // received waits until the destination has n events and returns their ids.
-func (b *bench) received(n int) (got []string) {
+func (b *bench) received(n int) []string {
 	b.t.Helper()
-	if !waittest.Holds(func() bool { got = b.dest.Received(b.t); return len(got) >= n }) {
-		b.t.Fatalf("the destination has %d events, %d are wanted", len(got), n)
+	deadline := time.Now().Add(patience)
+	for {
+		got := b.dest.Received(b.t)
+		if len(got) >= n {
+			return got
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("the destination has %d events, %d are wanted", len(got), n)
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
-	return got
 }
 
 // expect checks that exactly these events arrived, each once, in order.
