@@ -389,8 +389,8 @@ type NetChange struct {
 	Name      string         `json:"name"`
 	Change    string         `json:"change"` // created, changed, deleted, or unknown: it was there, and what it was before is not known
 	Recreated bool           `json:"recreated,omitempty"`
-	Count     int            `json:"count"` // of changes
-	Time      time.Time      `json:"time"`  // of the last one
+	Count     int            `json:"count"`              // of changes
+	Time      time.Time      `json:"time"`               // of the last one
 	Managers  []string       `json:"managers,omitempty"` // of the changes, the first 20
 	Summary   string         `json:"summary,omitempty"`
 	Before    As             `json:"before"` // what the state before is worth

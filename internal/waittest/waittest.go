@@ -15,8 +15,8 @@ const (
 	costly   = time.Second
 )
 
-// Until waits until ok holds, and fails the test if it does not in Patience; what says what should. See Holds for
-// when ok is called.
+// Until waits until ok holds, and fails the test if it does not in Patience; what describes the condition.
+// See Holds for when ok is called.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	if !Holds(ok) {
