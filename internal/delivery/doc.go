@@ -29,7 +29,9 @@
 //     events that an operator skips. Each is counted, logged and kept with its
 //     reason.
 //   - A receiver that refuses everything makes no dead letters: refusals of 20
-//     objects in a row pause the sink. Until then a refused event waits for the
+//     objects in a row pause the sink, and others are tried, the oldest and the
+//     newest in turns: what follows the objects of one client shows soon that the
+//     receiver is not at fault. Until then a refused event waits for the
 //     acceptance of another, as long as there are others to try. If only refused
 //     objects are left, fewer than 20, their events become dead letters after 20
 //     seconds; with one object, without that delay. A sink also pauses when there is

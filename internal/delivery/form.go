@@ -25,6 +25,9 @@ func (e *engine) dispatch(ctx context.Context, now time.Time) error {
 	if e.circuit.phase == flowing {
 		return e.dispatchFrom(ctx, now, ordinary, free, due)
 	}
+	if e.refusing() && e.circuit.attempts%2 != 0 && e.circuit.admit(now) > 0 {
+		e.newestFirst()
+	}
 	// A probe with an event that failed shows less than one with another object's.
 	for s := range sources {
 		if err := e.dispatchFrom(ctx, now, s); err != nil {
@@ -32,6 +35,35 @@ func (e *engine) dispatch(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// newestFirst makes the next probe one of the object that was read last of those without a refusal since the last
+// acceptance: its first event moves to the front of its lane, which is the first in turn. Objects that a receiver
+// refuses tend to come together, such as those of one client: what follows them shows sooner that the sink is not at fault.
+func (e *engine) newestFirst() {
+	var newest *entry
+	for i, l := range e.lanes {
+		for k := l.pending.len() - 1; k >= 0 && !l.busy; k-- {
+			en := l.pending.at(k)
+			if newest != nil && en.item.Position < newest.item.Position {
+				break
+			}
+			if _, heard := e.heard[en.item.Lane]; !heard && l.detached.get(en.item.Lane) == nil {
+				newest, e.turn = en, i
+				break
+			}
+		}
+	}
+	if newest == nil {
+		return
+	}
+	pending, first := &e.laneOf(newest).pending, 0
+	for pending.at(first).item.Lane != newest.item.Lane {
+		first++
+	}
+	en := pending.at(first)
+	pending.remove(first)
+	pending.unshift(en)
 }
 
 func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source) error {

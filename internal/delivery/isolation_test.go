@@ -219,6 +219,43 @@ func TestReceiverThatRefusesEverything(t *testing.T) {
 	}
 }
 
+// Objects that the receiver refuses, however many one client makes at once, hold up others for seconds.
+func TestRefusedObjectsBeforeOthers(t *testing.T) {
+	const bad = 300
+	for _, d := range deliveries {
+		for _, paused := range []time.Duration{10 * time.Second, time.Hour} {
+			t.Run(fmt.Sprintf("batch=%d,lanes=%d,paused=%v", d.MaxEvents, d.Concurrency, paused), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStorage(t)
+					defer s.close()
+					r := newReceiver(t, func(_ context.Context, batch []change) error {
+						failed := map[int]error{}
+						for i, c := range batch {
+							if c.Object <= bad {
+								failed[i] = sinks.Poison(errors.New("400"))
+							}
+						}
+						if len(failed) > 0 {
+							return &sinks.BatchError{Failed: failed}
+						}
+						return nil
+					})
+					s.add(numbered(1, upTo(bad)...)...)
+					w := start(t, s, r, func(cfg *Config) { cfg.Delivery = d })
+					defer w.stop()
+					time.Sleep(paused)
+					s.add(numbered(2, bad+1, bad+2, bad+3, bad+4)...)
+					time.Sleep(5 * time.Minute)
+					if got := len(r.got()); got != 8 {
+						t.Errorf("%d of 8 events arrived within 5 minutes; %+v", got, w.Status())
+					}
+					r.checkOrder()
+				})
+			})
+		}
+	}
+}
+
 // A receiver that refuses everything makes no dead letters either when it is slow, when
 // the sink is started again and again, or when its queue holds just so many objects.
 func TestRefusalsAtAnySpeed(t *testing.T) {

@@ -176,6 +176,9 @@ func (e *engine) pause(t ticket, now time.Time, cause error, sure bool) {
 		return
 	}
 	changed := e.circuit.pause(t, now, excerpt(cause))
+	if soon := now.Add(refusedProbe); e.refusing() && soon.Before(e.circuit.until) {
+		e.circuit.until = soon
+	}
 	e.lastError, e.lastErrorTime = excerpt(cause), now
 	e.note.urgent = true
 	if changed {
@@ -193,6 +196,10 @@ const (
 	// refusedInARow is the same for objects with a refused event.
 	refusedInARow = 20
 
+	// refusedProbe is the most between two probes of a sink that refusals pause: each tries another object, and one
+	// that is accepted shows that the sink is not at fault.
+	refusedProbe = 5 * time.Second
+
 	// doubtTime is how long refused events of several objects are retried, with none
 	// accepted in between and no other object to try, before they become dead letters.
 	doubtTime = 20 * time.Second
@@ -208,6 +215,11 @@ func (e *engine) doubt(en *entry, cause error) {
 	} else if en.refusals == 0 {
 		e.panics++
 	}
+}
+
+// refusing reports whether refusals pause the sink.
+func (e *engine) refusing() bool {
+	return e.circuit.phase == paused && len(e.refused) >= refusedInARow
 }
 
 // tripped returns the reason to pause after failures in a row, or nil.

@@ -53,7 +53,7 @@ type depot struct {
 	ended   chan error
 	workers map[string]*worker
 	leaving map[string]<-chan struct{} // by sink: Closed of the last worker of this process
-	dead    *bool                      // whether the present process is killed; guarded by all boxes' locks
+	dead    *atomic.Bool               // whether the present process is killed
 
 	n       map[int]int // by object: its changes so far
 	missed  []parcel    // what was committed while the fickle sink was away
@@ -108,7 +108,7 @@ type worker struct {
 // boxSink delivers to a box for one process.
 type boxSink struct {
 	*box
-	dead *bool
+	dead *atomic.Bool
 }
 
 var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", spoiling, hanging, "all are refused", unpredictable}
@@ -175,7 +175,7 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if *s.dead {
+	if s.dead.Load() {
 		return errDown
 	}
 	s.late = s.late || ctx.Err() != nil
@@ -220,7 +220,7 @@ func (s boxSink) hang() {
 	for over := false; !over; most-- {
 		time.Sleep(time.Second)
 		s.mu.Lock()
-		over = most <= 0 || *s.dead
+		over = most <= 0 || s.dead.Load()
 		s.mu.Unlock()
 	}
 }
@@ -263,7 +263,7 @@ func (d *depot) begin(names ...string) error {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	d.store, d.dead, d.ended, d.leaving = st, new(bool), make(chan error, 1), map[string]<-chan struct{}{}
+	d.store, d.dead, d.ended, d.leaving = st, new(atomic.Bool), make(chan error, 1), map[string]<-chan struct{}{}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stop = cancel
 	go func() { d.ended <- st.Run(ctx) }()
@@ -348,7 +348,7 @@ func (d *depot) end() ([]string, error) {
 	}
 	d.stop()
 	errs = append(errs, <-d.ended, d.store.Close())
-	d.eachBox(func(*box) { *d.dead = true }) // nothing of the process is left
+	d.dead.Store(true) // nothing of the process is left
 	return names, errors.Join(errs...)
 }
 
@@ -364,7 +364,8 @@ func (d *depot) kill() []string {
 	for _, b := range d.boxes {
 		b.mu.Lock()
 	}
-	*d.dead, d.killed = true, true
+	d.dead.Store(true)
+	d.killed = true
 	after := d.disk.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[d.r.IntN(3)], RNG: d.r})
 	for _, b := range d.boxes {
 		b.mu.Unlock()
