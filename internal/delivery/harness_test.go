@@ -299,6 +299,24 @@ func start(t testing.TB, s *storage, r *receiver, tune func(*Config)) *running {
 	return w
 }
 
+// stopsAfter ends the worker, whose sink hangs; its Run must return nil after just so long, in a bubble.
+func (w *running) stopsAfter(want time.Duration) {
+	w.t.Helper()
+	begin := time.Now()
+	w.cancel()
+	select {
+	case err := <-w.done:
+		if err != nil {
+			w.t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		w.t.Fatal("the worker waits for the sink for good")
+	}
+	if took := time.Since(begin); took != want {
+		w.t.Errorf("stopping took %v, want %v", took, want)
+	}
+}
+
 // stop ends the worker; its Run must return nil.
 func (w *running) stop() {
 	w.t.Helper()

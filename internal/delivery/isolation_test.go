@@ -228,18 +228,7 @@ func TestRefusedObjectsBeforeOthers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newStorage(t)
 					defer s.close()
-					r := newReceiver(t, func(_ context.Context, batch []change) error {
-						failed := map[int]error{}
-						for i, c := range batch {
-							if c.Object <= bad {
-								failed[i] = sinks.Poison(errors.New("400"))
-							}
-						}
-						if len(failed) > 0 {
-							return &sinks.BatchError{Failed: failed}
-						}
-						return nil
-					})
+					r := newReceiver(t, refuse(true, upTo(bad)...))
 					s.add(numbered(1, upTo(bad)...)...)
 					w := start(t, s, r, func(cfg *Config) { cfg.Delivery = d })
 					defer w.stop()

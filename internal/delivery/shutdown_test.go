@@ -174,19 +174,7 @@ func TestOpenThatHangs(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		begin := time.Now()
-		w.cancel()
-		select {
-		case err := <-w.done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(time.Minute):
-			t.Fatal("the worker waits for the sink for good")
-		}
-		if took := time.Since(begin); took != 3*time.Second {
-			t.Errorf("stopping took %v, want 3s", took)
-		}
+		w.stopsAfter(3 * time.Second)
 		next := start(t, s, r, func(c *Config) { c.Previous = w.Closed() })
 		time.Sleep(time.Hour)
 		if st := next.Status(); st.State != Opening || r.opened != 0 {
@@ -225,18 +213,9 @@ func TestLimitsThatHang(t *testing.T) {
 			c.Open = func(context.Context) (sinks.Sink, error) { return h, nil }
 		})
 		synctest.Wait()
-		begin := time.Now()
-		w.cancel()
-		select {
-		case err := <-w.done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(time.Minute):
-			t.Error("the worker waits for the sink for good")
-		}
-		if took := time.Since(begin); took != 3*time.Second || h.closed != 0 {
-			t.Errorf("stopping took %v, want 3s; closed %d times", took, h.closed)
+		w.stopsAfter(3 * time.Second)
+		if h.closed != 0 {
+			t.Errorf("closed %d times before its call has returned", h.closed)
 		}
 		close(h.release)
 		<-w.Closed()

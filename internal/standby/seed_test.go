@@ -168,11 +168,7 @@ func TestSeedWaits(t *testing.T) {
 	g := newGroup(t, one(t))
 	random := rand.New(rand.NewPCG(11, 11))
 	first, second := g.replicas[0], g.replicas[1]
-	s, err := store.Open(first.dir, store.Options{})
-	if err == nil {
-		err = errors.Join(g.commit(s, random), s.Close())
-	}
-	if err != nil {
+	if err := g.commitAlone(first, random); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {

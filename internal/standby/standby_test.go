@@ -159,6 +159,15 @@ func (g *group) work(s *store.Store, random *rand.Rand, n int) error {
 	return nil
 }
 
+// commitAlone commits to a replica's store that is opened without its journal.
+func (g *group) commitAlone(r *replica, random *rand.Rand) error {
+	s, err := store.Open(r.dir, store.Options{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.commit(s, random), s.Close())
+}
+
 func (g *group) commit(s *store.Store, random *rand.Rand) error {
 	b := s.NewBatch()
 	defer b.Discard()
@@ -271,11 +280,7 @@ func TestStoreWithRecords(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	first, second := g.replicas[0], g.replicas[1]
 	for _, r := range g.replicas { // without a journal
-		s, err := store.Open(r.dir, store.Options{})
-		if err == nil {
-			err = errors.Join(g.commit(s, random), s.Close())
-		}
-		if err != nil {
+		if err := g.commitAlone(r, random); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -337,11 +342,7 @@ func TestTurnedOff(t *testing.T) {
 		r.end(t)
 	}
 	committed := g.log
-	s, err := store.Open(first.dir, store.Options{})
-	if err == nil {
-		err = errors.Join(g.commit(s, random), s.Close())
-	}
-	if err != nil {
+	if err := g.commitAlone(first, random); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
@@ -396,11 +397,7 @@ func TestFirstReplica(t *testing.T) {
 	g := newGroup(t, one(t))
 	random := rand.New(rand.NewPCG(16, 16))
 	first, second := g.replicas[0], g.replicas[1]
-	s, err := store.Open(first.dir, store.Options{})
-	if err == nil {
-		err = errors.Join(g.commit(s, random), s.Close())
-	}
-	if err != nil {
+	if err := g.commitAlone(first, random); err != nil {
 		t.Fatal(err)
 	}
 	g.open(second, func(c *standby.Config) { c.Begin = false })
