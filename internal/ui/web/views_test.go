@@ -705,6 +705,9 @@ func TestStory(t *testing.T) {
 		return object{"name": name, "ownerReferences": []object{{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": uid, "controller": true}}}
 	}
 	web := write(http.MethodPost, apps+"/deployments", "helm", object{"metadata": object{"name": "web"}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
+	for d.recorded() == 0 { // each resource has a watch of its own, and no order with the others
+		time.Sleep(10 * time.Millisecond)
+	}
 	// rollout is what the controllers make of a version; it returns the uid of the Pod.
 	rollout := func(version, set, pod string) string {
 		t.Helper()
