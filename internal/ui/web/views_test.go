@@ -796,3 +796,107 @@ func TestRecording(t *testing.T) {
 	p.do(chromedp.Reload())
 	p.sees("pre", "level: info")
 }
+
+// TestKeyboard does everything in each view without a pointer: Tab reaches every control, shows where it is and never stays,
+// and a question that is answered gives the focus back.
+func TestKeyboard(t *testing.T) {
+	ns := namespace(t)
+	url, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+url+`"}}]
+`)
+	configMap(t, http.MethodPost, ns, "kept", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "kept", object{"level": "debug"})
+	p := open(t, d, "#/feed?lens=all")
+	for _, view := range []struct{ place, within, loaded string }{
+		{"feed?lens=all", ".rows", "kept"},
+		{"object/configmaps/" + ns + "/kept", ".fields", `info.*debug`},
+		{"between?from=-1h", "main", `Unknown at one end`},
+		{"delivery/hook", ".group", `422`},
+		{"watches", "main", `configmaps\.v1`},
+		{"config", "main", `as the file has it`},
+	} {
+		p.do(chromedp.Navigate(d.base + "/ui/#/" + view.place))
+		p.sees(view.within, "(?s)"+view.loaded)
+		var missed []string
+		t.Cleanup(func() {
+			if len(missed) > 0 {
+				t.Logf("what Tab does not reach, or does not show, in %s: %q", view.place, missed)
+			}
+		})
+		until(t, "Tab reaches every control", func() bool { missed = p.unreached(); return len(missed) == 0 }) // the view may load meanwhile
+	}
+
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?from=-1h"))
+	p.walk("Difference of kept", kb.Enter)
+	p.sees(".diff", `level`)
+
+	p.do(chromedp.Navigate(d.base + "/ui/#/delivery/hook"))
+	p.sees(".group", `422`)
+	p.walk("pause", kb.Enter)
+	p.sees("dialog", "Nothing is lost")
+	p.keys(kb.Escape)
+	until(t, "the question is gone", func() bool { return eval[bool](p, `!document.querySelector("dialog")`) })
+	p.focused("pause")
+	p.keys(kb.Enter)
+	p.sees("dialog", "Nothing is lost")
+	p.walk("pause", " ")
+	p.sees("tr.chosen .dot", "paused")
+	p.focused("resume")
+	p.keys(kb.Enter)
+	p.focused("pause")
+	p.walk("delete all", kb.Enter)
+	p.sees("dialog", "Delete 2 dead letters")
+	p.keys("hook" + kb.Enter)
+	p.sees("[role=status].good", "2 dead letters deleted")
+	p.focused("delete all")
+
+	p.do(chromedp.Navigate(d.base + "/ui/#/config"))
+	p.walk("reload", kb.Enter)
+	p.sees("main", `as the file has it`)
+	p.focused("reload")
+}
+
+// focusName is the name of the control that has the focus.
+const focusName = `((e) => (e.getAttribute("aria-label") ?? e.closest("label")?.innerText ?? e.innerText).trim())(document.activeElement)`
+
+// focused waits until the focus is at a control with a name.
+func (p *tab) focused(name string) {
+	p.t.Helper()
+	until(p.t, "the focus is at "+name, func() bool { return strings.HasPrefix(eval[string](p, focusName), name) })
+}
+
+// walk presses Tab until a control with a name has the focus, and then a key.
+func (p *tab) walk(name, key string) {
+	p.t.Helper()
+	var all []string
+	for range 200 {
+		p.keys(kb.Tab)
+		at := eval[string](p, focusName)
+		if strings.HasPrefix(at, name) {
+			p.keys(key)
+			return
+		}
+		all = append(all, at)
+	}
+	p.t.Fatalf("Tab does not reach %s, but %q", name, all)
+}
+
+// unreached returns the visible controls that Tab does not reach, or that do not show that they have the focus.
+func (p *tab) unreached() []string {
+	p.t.Helper()
+	eval[chromedp.Void](p, `void (document.activeElement.blur(), window.reached = new Set())`)
+	for range 200 {
+		p.keys(kb.Tab)
+		if again := eval[bool](p, `(() => {
+			const e = document.activeElement, again = reached.has(e);
+			if (e !== document.body && getComputedStyle(e).outlineStyle !== "none") reached.add(e);
+			return again;
+		})()`); again {
+			break
+		}
+	}
+	return eval[[]string](p, `[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+		.filter((e) => !e.disabled && e.checkVisibility() && !reached.has(e)).map((e) => e.outerHTML.slice(0, 120))`)
+}

@@ -52,8 +52,7 @@ export function Delivery({ status, reload }: { status?: Status; reload: () => vo
           <td data-label="Per second" class="n">{rate(s).toFixed(1)}</td>
           <td data-label="Delivered" class="n">{count(s.delivered)}</td>
           <td data-label="Dead letters" class="n">{s.deadLetters ? <a class="deleted" href={link("delivery", [s.name])}>{count(s.deadLetters)}</a> : "0"}</td>
-          <td class="n">{s.configured && (s.state === "paused" || s.state === "backing-off"
-            ? <button onClick={() => act(s, "resume")}>{s.state === "paused" ? "resume" : "try now"}</button> : null)} {s.configured && s.state !== "paused" && <button onClick={() => ask(s)}>pause</button>}</td>
+          <td class="n">{s.configured && <>{s.state === "backing-off" && <button onClick={() => act(s, "resume")}>try now</button>} <button onClick={() => s.state === "paused" ? act(s, "resume") : ask(s)}>{s.state === "paused" ? "resume" : "pause"}</button></>}</td>
         </tr>
         {(s.reason || s.lastError && s.state !== "idle") && <tr class="why" key={s.name + " why"}><td colSpan={9}>{s.reason || s.lastError}{s.attempts ? <span class="quiet"> · {some(s.attempts, "attempt")}</span> : null}{s.lastSuccess && <span class="quiet"> · last success {ago(s.lastSuccess)}</span>}</td></tr>}
       </>)}</tbody>
@@ -107,7 +106,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     <h3>Dead letters</h3>
     <Failed error={failed ?? letters.error} />
     <p role="status" class={done && "notice good"}>{done}</p>
-    {(sink.deadLetters > 0 || filtered) && <div class="filter" role="search">
+    {(sink.deadLetters > 0 || filtered || done) && <div class="filter" role="search">
       {Object.entries(filter).map(([name, value], i) => <Field key={name} id={i ? undefined : "filter"} label={name} value={value} onValue={(v) => change({ [name]: v })} />)}
       <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
     </div>}

@@ -173,12 +173,12 @@ export function Field(props: { label: string; value: string; onValue: (v: string
   </label>;
 }
 
-/** A question before what cannot be undone. With a word, that has to be typed. */
+/** A question before what cannot be undone. With a word, that has to be typed. Once it is answered, the focus is where it was. */
 export function Ask(props: { title: string; word?: string; yes: string; danger?: boolean; onYes: () => void; onNo: () => void; children?: ComponentChildren }) {
   const box = useRef<HTMLDialogElement>(null), [typed, set] = useState("");
   useEffect(() => { box.current!.showModal(); }, []);
   return <dialog ref={box} onClose={props.onNo} aria-label={props.title}>
-    <form method="dialog" onSubmit={(e) => { e.preventDefault(); props.onYes(); }}>
+    <form method="dialog" onSubmit={(e) => { e.preventDefault(); box.current!.close(); props.onYes(); }}>
       <h2>{props.title}</h2>
       {props.children}
       {props.word && <Typed word={props.word} onText={set} />}
