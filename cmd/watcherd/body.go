@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -259,6 +260,10 @@ func printBodies(out, notes io.Writer, s *plan.Sink, events []*event.Event) erro
 
 func printBody(out, notes io.Writer, body []byte, contentType string) error {
 	fmt.Fprintf(notes, "Content-Type: %s\n", contentType)
-	_, err := fmt.Fprintf(out, "%s\n", body)
+	text := string(body)
+	if pretty.IsTerminal(out) {
+		text = cleanLines(text)
+	}
+	_, err := fmt.Fprintln(out, text)
 	return err
 }

@@ -60,6 +60,11 @@ func TestTerminal(t *testing.T) {
 		}
 		checkClean(t, format, out.String())
 	}
+	body := &terminal{File: ptmx}
+	if err := printBody(body, io.Discard, []byte(hostile), "text/plain"); err != nil {
+		t.Fatal(err)
+	}
+	checkClean(t, "body", body.String())
 	event := `{"type":"dev.watcherd.resource.added","id":"i","source":"/clusters/c","subject":"s","time":"2026-01-31T12:00:00Z","specversion":"1.0","data":{"name":` + string(text) + `}}`
 	var out bytes.Buffer
 	if err := (&tail{out: &out}).print("", []byte(event)); err != nil {

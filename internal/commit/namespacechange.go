@@ -482,8 +482,8 @@ func (c *namespacesSynced) process(g *group) error {
 }
 
 func (g *group) putNamespace(name string, n namespace) {
-	g.batch.PutMeta(namespaceMeta+name, ledger.Encode(n))
+	g.batch.PutMeta(ledger.NamespaceMeta+name, ledger.Encode(n))
 	for _, old := range g.c.namespaces.put(name, n) {
-		g.batch.DeleteMeta(namespaceMeta + old)
+		g.batch.DeleteMeta(ledger.NamespaceMeta + old)
 	}
 }

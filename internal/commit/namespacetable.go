@@ -17,11 +17,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Keys of what the store remembers of namespaces.
-const (
-	namespaceMeta      = "namespace/" // and the name
-	namespacesKnownKey = "namespaces-known"
-)
+// namespacesKnownKey notes that all namespaces are below ledger.NamespaceMeta.
+const namespacesKnownKey = "namespaces-known"
 
 // maxGone bounds how many namespaces that are gone are remembered. Some are
 // remembered because the deletions of their objects may be seen later than theirs:
@@ -166,12 +163,12 @@ func (t *namespaceTable) clear() {
 
 // LoadNamespaces fills the table with what the store remembers.
 func (c *Committer) LoadNamespaces() error {
-	err := c.store.ScanMeta(namespaceMeta, func(key string, value []byte) error {
+	err := c.store.ScanMeta(ledger.NamespaceMeta, func(key string, value []byte) error {
 		var n namespace
 		if err := json.Unmarshal(value, &n); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		c.namespaces.put(strings.TrimPrefix(key, namespaceMeta), n)
+		c.namespaces.put(strings.TrimPrefix(key, ledger.NamespaceMeta), n)
 		return nil
 	})
 	known := false
@@ -192,7 +189,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	defer batch.Discard()
 	batch.DeleteMeta(namespacesKnownKey)
 	var err error
-	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta, carriedMeta, unjudgedMeta} {
+	for _, prefix := range [...]string{ledger.NamespaceMeta, relabelMeta, aheadMeta, carriedMeta, unjudgedMeta} {
 		err = errors.Join(err, c.store.ScanMeta(prefix, func(key string, _ []byte) error {
 			batch.DeleteMeta(key)
 			return nil

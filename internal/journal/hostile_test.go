@@ -1,15 +1,23 @@
 package journal_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // stranger is a client of the servers that has the replicas' permissions and not their key.
@@ -21,6 +29,98 @@ func stranger(t *testing.T, url string) *nats.Conn {
 	}
 	t.Cleanup(nc.Close)
 	return nc
+}
+
+// TestPermissions: replicas do all that they do with the permissions that docs/standby.md has for them, also on streams that
+// others made, which may allow direct reads.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	for name, given := range map[string]bool{"own streams": false, "given streams": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPermissions(t, given)
+		})
+	}
+}
+
+func testPermissions(t *testing.T, given bool) {
+	page, err := os.ReadFile("../../docs/standby.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(page), "permissions = {\n")
+	list, _, _ = strings.Cut(list, "}")
+	replica := natstest.User{Name: "replica", Password: "password", Publish: []string{}, Subscribe: []string{}}
+	for _, subject := range regexp.MustCompile(`"[^"]+"`).FindAllString(list[:strings.Index(list, "subscribe")], -1) {
+		replica.Publish = append(replica.Publish, strings.Trim(subject, `"`))
+	}
+	for _, subject := range regexp.MustCompile(`"[^"]+"`).FindAllString(list[strings.Index(list, "subscribe"):], -1) {
+		replica.Subscribe = append(replica.Subscribe, strings.Trim(subject, `"`))
+	}
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte(replica.Password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, Users: []natstest.User{replica, {Name: "admin", Password: "admin"}}})
+	c := configOf(t, "WATCHERD", node)
+	if given {
+		nc, err := nats.Connect(node.URL, nats.UserInfo("admin", "admin"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		for stream, subject := range map[string]string{"WATCHERD": "watcherd.journal.WATCHERD", "WATCHERD-SNAPSHOT": "watcherd.snapshot.WATCHERD.>"} {
+			if err == nil {
+				_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+					Name: stream, Subjects: []string{subject}, Discard: jetstream.DiscardNew, DenyDelete: true, AllowDirect: true,
+				})
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.NATS.User, c.NATS.Password = replica.Name, sinks.Secret{File: password}
+	var log bytes.Buffer
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	a, b := open(t, c), open(t, c)
+
+	w, _ := contend(t, a, store.Position{})
+	var at store.Position
+	for _, batch := range [][]byte{text(1, 100), text(2, 3<<20)} {
+		if at, err = w.Append(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(t, a, at, text(3, 3<<20))
+	wantSnapshot(t, b, text(3, 3<<20))
+	s := save(t, a, at, text(4, 3<<20))
+	if ok, err := b.Has(t.Context(), at); err != nil || !ok {
+		t.Errorf("the journal has its last entry: %v, %v", ok, err)
+	}
+	if err := b.Answer(func() journal.Present { return journal.Present{Replica: "b", Last: at.Last} }); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; {
+		if all, err := a.Ask(t.Context(), time.Second); err == nil && len(all) == 1 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%v answer: %v", all, err)
+		}
+	}
+	if _, err := w.Erase(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Resign(t.Context()), a.Sweep(t.Context(), s), a.Trim(t.Context(), at.First)); err != nil {
+		t.Fatal(err)
+	}
+	contend(t, b, at)
+	a.Close()
+	b.Close()
+	if strings.Contains(log.String(), "ermissions") {
+		t.Error(log.String())
+	}
 }
 
 // TestAnswerIsNoSeal: what a replica answers to a question of a client without the key passes for nothing else. A forged end

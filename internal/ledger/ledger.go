@@ -225,7 +225,8 @@ const RedactKeyLen = 32
 const (
 	DictionaryMeta = "dictionary/" // and the id
 	ClusterMeta    = "cluster-uid"
-	FarewellMeta   = "farewell/" // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
+	NamespaceMeta  = "namespace/" // and the name, of a namespace as watches select by it
+	FarewellMeta   = "farewell/"  // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
 )
 
 // LoadDictionaries returns the dictionaries of earlier lives. A new one is

@@ -24,6 +24,8 @@ const plaintext = "hunter2-canary"
 
 var secretResource = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, Kind: "Secret", Namespaced: true}
 
+var namespaceResource = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace"}
+
 // adopt puts the edits of a state with these watches and routes in place, as a reload does.
 func (r *rig) adopt(watches []plan.Watch, routes ...route.Spec) {
 	r.Helper()

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,7 +27,7 @@ type exportLine struct {
 }
 
 // TestExportHidesWhatTheConfigurationHides exports a store right after its edits were
-// tightened, whole and file by file, and reads everything in it.
+// tightened, whole and file by file, and reads everything in it. Its namespaces are those by which watches select.
 func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 	dir := t.TempDir()
 	const objects = 30
@@ -34,7 +35,19 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 		r := newRig(t, dir, committest.PodWatch())
 		r.adopt([]plan.Watch{committest.PodWatch()})
 		canaryPods(r, r.source(pods), objects)
-		r.adopt([]plan.Watch{committest.PodWatch(hiding)})
+		namespaces := r.m.committer.NamespaceHandler(nil)
+		for name, label := range map[string]string{"hidden": "customer", "shown": "team"} {
+			raw := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":"u","resourceVersion":"1","labels":{%q:%q}}}`, name, label, plaintext)
+			o, err := r.Codec.Encode(raw, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			namespaces.OnAdd(o, true)
+		}
+		r.m.committer.Flush()
+		r.adopt([]plan.Watch{committest.PodWatch(hiding), committest.PodWatch(named("namespaces"), func(w *plan.Watch) {
+			w.Resources, w.Edits.Redact = []string{"namespaces"}, []string{"metadata.labels.customer"}
+		})})
 	})
 	for _, damaged := range []bool{false, true} {
 		if damaged {
@@ -95,6 +108,10 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 				}
 				text = string(raw)
 			}
+			if l.Key == "namespace/shown" {
+				seen[l.Key]++
+				continue
+			}
 			if strings.Contains(text, plaintext) {
 				t.Fatalf("damaged %t: the plaintext is in a %s %s: %.500s", damaged, l.Type, l.Key, text)
 			}
@@ -102,7 +119,7 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 				t.Error("the key of the hashes is shown")
 			}
 		}
-		if seen["record"] < 2*objects || seen["deadletter"] == 0 || seen["entry"] == 0 || seen["state"] < objects {
+		if seen["record"] < 2*objects || seen["deadletter"] == 0 || seen["entry"] == 0 || seen["state"] < objects || seen["namespace/shown"] == 0 {
 			t.Errorf("damaged %t: seen %v", damaged, seen)
 		}
 	}

@@ -51,7 +51,7 @@ var (
 	widgetsV2 = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v2beta1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
 )
 
-var allServed = served{pods, nodes, widgets, widgetsV2, secretResource}
+var allServed = served{pods, nodes, widgets, widgetsV2, secretResource, namespaceResource}
 
 // rig is a Manager whose informers never start: tests hand its committer the
 // notifications.

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -179,7 +182,7 @@ func (v *veil) Show(it inspect.Shown) (payload []byte, before []inspect.Shown, o
 
 func (v *veil) show(it inspect.Shown) ([]byte, error) {
 	if it.Kind == inspect.ShownMeta {
-		return it.Payload, v.metadata(it.Key)
+		return it.Payload, v.metadata(it.Key, it.Payload)
 	}
 	if v.err != nil || len(it.Payload) == 0 {
 		return it.Payload, v.err
@@ -194,9 +197,12 @@ func (v *veil) show(it inspect.Shown) ([]byte, error) {
 }
 
 // metadata returns an error for a withheld value.
-func (v *veil) metadata(key string) error {
+func (v *veil) metadata(key string, value []byte) error {
 	if key == ledger.RedactKeyMeta {
 		return errWithheld
+	}
+	if name, ok := strings.CutPrefix(key, ledger.NamespaceMeta); ok {
+		return v.namespace(name, value)
 	}
 	if text, ok := strings.CutPrefix(key, ledger.DictionaryMeta); ok {
 		id, err := strconv.ParseUint(text, 10, 32)
@@ -205,4 +211,24 @@ func (v *veil) metadata(key string) error {
 		}
 	}
 	return nil
+}
+
+// namespace returns an error if the edits of namespaces hide labels of one by which watches select.
+func (v *veil) namespace(name string, value []byte) error {
+	if v.err != nil {
+		return v.err
+	}
+	var selected struct{ Labels map[string]string }
+	if err := json.Unmarshal(value, &selected); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name, "labels": selected.Labels}})
+	if err != nil {
+		return err
+	}
+	edited, err := v.v.Object(schema.GroupResource{Resource: "namespaces"}, "", raw)
+	if err == nil && !bytes.Equal(edited, raw) {
+		err = errWithheld
+	}
+	return err
 }

@@ -115,13 +115,9 @@ func (v *Reviser) State(gr schema.GroupResource, value []byte) (revised []byte, 
 	if err != nil {
 		return nil, false, err
 	}
-	edited := raw
-	if v.table != nil {
-		if rules := v.table.of(gr.Group, gr.Resource, o.GetNamespace()); rules != nil {
-			if edited, err = rules.Append(nil, raw); err != nil {
-				return nil, false, err
-			}
-		}
+	edited, err := v.Object(gr, o.GetNamespace(), raw)
+	if err != nil {
+		return nil, false, err
 	}
 	if !v.dicts.Retired(o.Body().Dict) && bytes.Equal(raw, edited) {
 		return value, false, nil
@@ -132,6 +128,18 @@ func (v *Reviser) State(gr schema.GroupResource, value []byte) (revised []byte, 
 	}
 	fresh.RecordedAs(o.Sequence())
 	return fresh.AppendBinary(nil), true, nil
+}
+
+// Object returns the JSON of an object of the resource with the table's edits.
+func (v *Reviser) Object(gr schema.GroupResource, namespace string, raw []byte) ([]byte, error) {
+	if v.table == nil {
+		return raw, nil
+	}
+	rules := v.table.of(gr.Group, gr.Resource, namespace)
+	if rules == nil {
+		return raw, nil
+	}
+	return rules.Append(nil, raw)
 }
 
 func (v *Reviser) codec(gr schema.GroupResource) *compact.Codec {

@@ -44,14 +44,14 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestOddObjects: keys that every object of JavaScript has, values that YAML could read as others,
-// and what is copied is what the API server had.
+// TestOddObjects: keys that every object of JavaScript has, values that YAML could read as others or that change how the page
+// reads, and what is copied is what the API server had.
 func TestOddObjects(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, "watches: [{name: all, resources: [configmaps, deployments.apps], namespaces: {include: ["+ns+"]}}]\n")
 	odd := object{
 		"constructor": "made", "toString": "text", "half": ".5", "no": "no", "escape": "a\n\x1b[31mb", "separator": "a\n\u2028b", "sign": "=", "date": "2026-01-01",
-		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
+		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "order": "a\u202eb\u200b\nc\U000E0041", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
 	}
 	configMap(t, http.MethodPost, ns, "odd", object{"a": "b"})
 	configMap(t, http.MethodPatch, ns, "odd", odd)
@@ -67,8 +67,11 @@ func TestOddObjects(t *testing.T) {
 	p.sees(".fields", `(?s)added.{1,3}data\.constructor\s+made`)
 	p.sees(".fields", `(?s)added.{1,3}data\.toString\s+text`)
 	p.sees(".diff", `img src=x onerror`)
+	p.sees(".fields", `data\.order\s+a\\u202eb\\u200b\s+c\\U000e0041`)
+	p.sees(".diff", `order: .*\\u202e`)
 	p.sees(".fields", `data\.long\s+x{1000}x+… \(1,000,000 characters\)`)
 	p.press(".tabs", "YAML")
+	p.sees("pre", `order: "a\\u202eb\\u200b\\nc\\U000e0041"`)
 	eval[chromedp.Void](p, `void (navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); })`)
 	p.press(".pane", "copy for kubectl apply")
 	until(t, "it is copied", func() bool { return eval[string](p, `window.copied ?? ""`) != "" })

@@ -447,6 +447,46 @@ func TestKeepsTheNewest(t *testing.T) {
 	}
 }
 
+// TestKeepsThoseOfOthers: rotated files of an object whose name ends like a compressed file are its own, also for a sink that
+// knows them by their names alone.
+func TestKeepsThoseOfOthers(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(7, 1)
+	var s sinks.Sink
+	for i, name := range []string{"web", "web", "web.gz", "web.gz", "web.gz", "web", "web.gz"} {
+		if i%5 == 0 {
+			if s != nil {
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s = f.open("{name}", func(c *file.Config) { c.Rotate = file.Rotate{MaxBytes: 1, Keep: 2} })
+		}
+		events[i].Name = name
+		f.write(s, events[i])
+	}
+	lines := func(name string) []string {
+		b, err := os.ReadFile(f.path(name)) // none is compressed
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ids(t, b)
+	}
+	var names []string
+	eventually(t, "two rotated files of each are left", func() bool { names = f.names(); return len(names) <= 6 })
+	for _, own := range [][]*event.Event{{events[0], events[1], events[5]}, {events[3], events[4], events[6]}} {
+		var got []string
+		for _, name := range names { // in the order of their stamps
+			if stem, _, rotated := strings.Cut(name, "@"); rotated && stem == own[0].Name {
+				got = append(got, lines(name)...)
+			}
+		}
+		if got = append(got, lines(own[0].Name)...); !slices.Equal(got, sinktest.IDs(own)) {
+			t.Errorf("%s has %v, want %v, in %q", own[0].Name, got, sinktest.IDs(own), names)
+		}
+	}
+}
+
 // TestFolderWithArchives replaces the folder by one that holds rotated files, as a disk
 // that is mounted late: they count.
 func TestFolderWithArchives(t *testing.T) {

@@ -87,9 +87,12 @@ func freeName(root *os.Root, name, newest string) (aside, at string, err error) 
 	}
 }
 
-// split cuts a name before its extension.
+// split cuts a name before its extension. That of a compressed file is none: at the end of a rotated file's name it
+// is an ending, and without that the name is another file's.
 func split(name string) (stem, ext string) {
-	ext = filepath.Ext(name)
+	if ext = filepath.Ext(name); ext == gz {
+		ext = ""
+	}
 	return strings.TrimSuffix(name, ext), ext
 }
 

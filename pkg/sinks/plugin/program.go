@@ -226,8 +226,8 @@ func (p *program) close(ctx context.Context) error {
 	p.closed = true
 	run := p.run
 	p.mu.Unlock()
-	if run != nil {
-		_ = run.input.Close()                               // it may have ended
+	if run != nil && run.alive() { // else its number may be another process's
+		_ = run.input.Close()                               // it may have ended since
 		_ = syscall.Kill(-run.process.Pid, syscall.SIGTERM) // the same
 		late := time.NewTimer(grace)
 		defer late.Stop()

@@ -1,6 +1,6 @@
 // The page: where the reader is, what holds everywhere, and the keys.
 import { signal, useSignal } from "@preact/signals";
-import { render } from "preact";
+import { options, render } from "preact";
 import { useEffect } from "preact/hooks";
 import { connection, locked, recording, type Status, unlock, useAsked } from "./api";
 import { Between } from "./between";
@@ -9,7 +9,7 @@ import { Delivery } from "./delivery";
 import { Feed } from "./feed";
 import { ObjectView } from "./object";
 import { link, place } from "./place";
-import { bytes, count, some } from "./text";
+import { bytes, count, some, visible } from "./text";
 import { Watches } from "./watches";
 
 const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
@@ -93,5 +93,13 @@ function App() {
       <dl>{keys.map(([k, what]) => <><dt><kbd>{k}</kbd></dt><dd>{what}</dd></>)}</dl></aside>}
   </>;
 }
+
+// Every text that is shown becomes a node by itself: most have something that others chose.
+const made = options.vnode;
+options.vnode = (node) => {
+  const text = node as { props: unknown };
+  if (typeof text.props === "string") text.props = visible(text.props);
+  made?.(node);
+};
 
 render(<App />, document.body);

@@ -53,9 +53,17 @@ export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
 const plain = /^[A-Za-z_/$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
 const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
 const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
-  : JSON.stringify(v).replace(/[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  : visible(JSON.stringify(v));
 
-// What a block of YAML has as it is: no control characters, and no line breaks but the usual one.
+const hidden = /(?![\n\t])[\p{Cc}\p{Cf}\u2028\u2029\ufffe\uffff]/gu;
+
+/** A text with escapes, as YAML has them, for what no reader sees and what changes the order in which others are shown. */
+export const visible = (text: string) => text.replace(hidden, (c) => {
+  const code = c.codePointAt(0)!.toString(16);
+  return code.length > 4 ? "\\U" + code.padStart(8, "0") : "\\u" + code.padStart(4, "0");
+});
+
+// What a block of YAML has as it is: nothing that is not visible, and no line breaks but the usual one.
 const printable = /^[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\u{10000}-\u{10ffff}]*$/u;
 
 /** A value as YAML. Strings that could be read as something else are quoted. */
@@ -71,7 +79,7 @@ export function yaml(v: Json, indent = ""): string {
     if (keys.length) {
       return keys.map((key) => {
         const value = v[key]!, name = scalar(key);
-        if (typeof value === "string" && value.includes("\n") && /^[^\s]/.test(value) && printable.test(value) && !/\n\s*\n$/.test(value)) {
+        if (typeof value === "string" && value.includes("\n") && /^[^\s]/.test(value) && printable.test(value) && visible(value) === value && !/\n\s*\n$/.test(value)) {
           const end = value.endsWith("\n");
           return `${indent}${name}: |${end ? "" : "-"}\n` + (end ? value.slice(0, -1) : value).split("\n").map((l) => l && `${indent}  ${l}`).join("\n");
         }
