@@ -575,7 +575,8 @@ func TestCatchUpWithoutAWatch(t *testing.T) {
 	down.Store(true)
 	api.Cut()
 	eventually(t, "down", func() bool { return of("pods").sub.Load().Watch().State == dynamicfactory.StateBackingOff })
-	api.Put(podPath, "ns", "missed", nil)
+	const missed = "missed,a=b" // as an object without a DNS name may be named
+	api.Put(podPath, "ns", missed, nil)
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := l.m.CatchUp(short); err == nil {
@@ -585,7 +586,7 @@ func TestCatchUpWithoutAWatch(t *testing.T) {
 	if err := l.m.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.log().types("missed"); got != "added" {
+	if got := l.log().types(missed); got != "added" {
 		t.Errorf("after catching up: %q", got)
 	}
 }
