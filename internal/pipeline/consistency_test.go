@@ -91,6 +91,19 @@ func TestAuditOfAHealthyWatch(t *testing.T) {
 	}
 }
 
+// TestAuditOfUnreadableObjects: an object that the watch skips is no missed change, and is not waited for.
+func TestAuditOfUnreadableObjects(t *testing.T) {
+	api, names := podServer(t, 1200)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	api.Spoil(names[1100])
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.audited(0, func() {})
+	if err := l.m.CatchUp(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAuditFindsLosses keeps changes from the watch; the audit finds them, and nothing
 // else is reported.
 func TestAuditFindsLosses(t *testing.T) {
