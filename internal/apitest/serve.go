@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
 )
 
 // Fail answers with a Status.
@@ -122,7 +124,10 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 	limit, _ := strconv.Atoi(query["limit"])
 	meta := map[string]any{"resourceVersion": strconv.FormatUint(version, 10)}
 	items := []object{}
-	named, byName := strings.CutPrefix(query["fieldSelector"], "metadata.name=")
+	named, byName := "", false
+	if selector, err := fields.ParseSelector(query["fieldSelector"]); err == nil { // others select everything
+		named, byName = selector.RequiresExactMatch("metadata.name")
+	}
 	for _, key := range slices.Sorted(maps.Keys(objects)) {
 		ns, name, _ := strings.Cut(key, "/")
 		if key <= after || namespace != "" && ns != namespace || byName && name != named {

@@ -522,14 +522,20 @@ func (a *audit) suspect(key string, listed, recorded head) {
 		return
 	}
 	x := suspect{listed: listed, at: a.version, page: a.start}
-	switch x.judge(recorded) {
-	case known:
+	x.namespace, x.name, _ = strings.Cut(key, "/")
+	switch j := x.judge(recorded); {
+	case j == known || a.unreadable(&x):
 		return
-	case rolledBack:
+	case j == rolledBack:
 		a.rollback = &x
 	}
-	x.namespace, x.name, _ = strings.Cut(key, "/")
 	a.suspects = append(a.suspects, x)
+}
+
+// unreadable reports whether the watch has skipped the listed state, which is a gap of its own.
+func (a *audit) unreadable(x *suspect) bool {
+	version, skipped := a.sub.Skipped(x.namespace, x.name)
+	return skipped && version != "" && x.listed.version == version
 }
 
 // confirm gives the suspects their second look, and counts what is lost.
@@ -568,10 +574,10 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 			return err
 		}
 		remains := true
-		switch x.judge(recorded) {
-		case known:
+		switch j := x.judge(recorded); {
+		case j == known || a.unreadable(&x):
 			remains = false
-		case unrecorded:
+		case j == unrecorded:
 			if exists != nil {
 				if remains, err = exists(&x); err != nil {
 					return err

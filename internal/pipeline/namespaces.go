@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
@@ -91,10 +92,19 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			again = true // the watches concerned are not known yet
 			continue
 		}
-		if _, err := m.cfg.Resolver.Resolve(gr.String()); !notServed(err) {
+		found, err := m.cfg.Resolver.Resolve(gr.String())
+		gone := false
+		switch {
+		case err == nil && !found[0].Namespaced:
+			gone, err = m.definitionReplaced(ctx, p, gr)
+			if err == nil && !gone {
+				continue
+			}
+		case notServed(err):
+			gone, err = m.definitionGone(ctx, st, p, gr)
+		default:
 			continue
 		}
-		gone, err := m.definitionGone(ctx, st, p, gr)
 		switch {
 		case errors.Is(err, ledger.ErrStore):
 			return false, err
@@ -175,6 +185,27 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		return false, nil
 	}
 	return m.store.Age().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
+}
+
+// definitionReplaced reports whether the recorded objects of a resource whose objects are in no namespace are all in
+// namespaces: the scope of a definition does not change, so that they went with a former one. The watches of
+// their namespaces do not list the resource.
+func (m *Manager) definitionReplaced(ctx context.Context, partition string, gr schema.GroupResource) (bool, error) {
+	empty, err := m.ledger.Empty(partition, ledger.Key("", ""))
+	if err != nil || !empty {
+		return false, err
+	}
+	definition, err := m.definitions.Get(ctx, gr.String(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false, nil // it proves nothing
+	}
+	if err != nil {
+		return false, err
+	}
+	if scope, _, _ := unstructured.NestedString(definition.Object, "spec", "scope"); scope != "Cluster" {
+		return false, nil // discovery is behind
+	}
+	return true, m.factory.CheckCluster(ctx)
 }
 
 // endUnserved ends the note that a resource is not served: it is, or nothing watches it and its states expire.

@@ -56,7 +56,7 @@ func Compile(c *config.Config) (*State, error) {
 	if err := config.NewErrors(k.faults...); err != nil {
 		return nil, err
 	}
-	s.Warnings = k.warnings(s.Routes)
+	s.Warnings = k.warnings(s)
 	s.Hash, s.Masked = hashOf(s), c.Masked()
 	return s, nil
 }

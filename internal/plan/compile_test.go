@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -260,6 +262,48 @@ routes: [{name: r, watches: [w], sinks: [s], resources: [pods, deployments.apps]
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestWarningOfWatchesInNoOrder(t *testing.T) {
+	for _, tc := range []struct {
+		first, second string
+		want          bool
+	}{
+		{"resources: [pods]", "resources: [pods]", false},
+		{"resources: [pods]", "resources: [pods], labelSelector: a=b", false},
+		{"resources: [pods]", "resources: [nodes, pods], labelSelector: a=b, selectorSide: server", true},
+		{"resources: [pods], labelSelector: a=b, selectorSide: server", "resources: [nodes, pods], labelSelector: a=b, selectorSide: server", false},
+		{"resources: [pods], labelSelector: a=b, selectorSide: server", "resources: [nodes, '*'], labelSelector: a=c, selectorSide: server", true},
+		{"resources: [pods], namespaces: {include: [x]}", "resources: [nodes, pods], namespaces: {include: [y]}, labelSelector: a=b, selectorSide: server", false},
+		{"resources: [pods], namespaces: {include: [x]}", "resources: [nodes, pods], namespaces: {include: [y, x]}, labelSelector: a=b, selectorSide: server", true},
+		{"resources: [pods], fieldSelector: metadata.name=x, selectorSide: server", "resources: [nodes, pods], fieldSelector: metadata.name=y, selectorSide: server", false},
+		{"resources: [pods], fieldSelector: spec.nodeName=x, selectorSide: server", "resources: [nodes, pods], fieldSelector: spec.nodeName=y, selectorSide: server", true},
+		{"resources: [jobs.batch]", "resources: [nodes, jobs.v1.batch]", true},
+		{"resources: [jobs.v1.batch]", "resources: [nodes, jobs.v1.batch]", false},
+		{"resources: [jobs.batch]", "resources: [nodes, jobs.v1.other]", false},
+		{"resources: [nodes]", "resources: ['*.batch', jobs.v1.batch]", true},
+		{"resources: [nodes]", "resources: ['*.batch', jobs.batch]", false},
+	} {
+		watches := fmt.Sprintf("watches: [{name: w, %s}, {name: v, %s}]\nsinks: [{name: s, console: {}}, {name: u, console: {}}]\n", tc.first, tc.second)
+		for routes, lead := range map[string]bool{
+			"":                                   true,
+			"routes: [{name: r, sinks: [s, u]}]": true,
+			"routes: [{name: r, watches: [w], sinks: [s]}, {name: q, watches: [v], sinks: [u]}]":                false,
+			"routes: [{name: r, watches: [w], sinks: [s]}, {name: q, watches: [v], sinks: [u, s]}]":             true,
+			"routes: [{name: r, resources: [services], sinks: [s, u]}, {name: q, watches: [v], sinks: [u, s]}]": false,
+		} {
+			s, got := compile(t, watches+routes), ""
+			for _, warning := range s.Warnings {
+				if strings.Contains(warning.Msg, "in no order") {
+					got = warning.Path
+				}
+			}
+			ofOne := tc.first == "resources: [nodes]" // the routes part no watch from itself
+			if want := tc.want && (lead || ofOne); (got == "watches[1].resources[1]") != want || (got != "") != want {
+				t.Errorf("%s%s: warning at %q, want one: %v", watches, routes, got, want)
+			}
+		}
 	}
 }
 

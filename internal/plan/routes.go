@@ -210,11 +210,11 @@ func (s *State) namespacesOf(r *route.Spec) (namespaces []string) {
 	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
-// warnings are probable mistakes: sinks with one output, watches that no route takes,
-// sinks that nothing reaches, resources that a route waits for in vain.
-func (k *compiler) warnings(specs []route.Spec) []*config.Error {
-	c := k.config
-	var list []*config.Error
+// warnings are probable mistakes: watches that one sink gets the same objects from, in no order, sinks with
+// one output, watches that no route takes, sinks that nothing reaches, resources that a route waits for in vain.
+func (k *compiler) warnings(s *State) []*config.Error {
+	c, specs := k.config, s.Routes
+	list := k.apart(s)
 	outputs := map[string]string{}
 	for i, s := range c.Sinks {
 		o, ok := s.Settings.(interface{ Output() string })
@@ -247,6 +247,45 @@ func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 		}
 	}
 	return list
+}
+
+// apart reports the watches that watch the same objects by requests of their own, and lead to one sink.
+func (k *compiler) apart(s *State) (list []*config.Error) {
+	for i := range s.Watches {
+		for j := range i + 1 {
+			w, earlier := &s.Watches[i], &s.Watches[j]
+			n, gr, ok := w.readApart(earlier)
+			if !ok {
+				continue
+			}
+			if sink := commonSink(s.Routes, w.Name, earlier.Name, gr.Resource); sink != "" {
+				list = append(list, k.config.ErrorAt(item(item("watches", i)+".resources", n), "sink %s gets %s from watch %s, too, with another version or another selector of selectorSide server: it gets each change twice, "+
+					"in no order between the two, so that a deletion may come after the next object of its name; keep them apart by namespaces, or lead them to different sinks", sink, gr, earlier.Name))
+			}
+		}
+	}
+	return list
+}
+
+// commonSink is a sink that routes lead a resource to from two watches, "" if there is none.
+func commonSink(specs []route.Spec, watch, other, resource string) string {
+	sinks := func(watch string) (list []string) {
+		for _, s := range specs {
+			if takesFrom(s, watch) && (resource == "*" || len(s.Resources) == 0 || slices.ContainsFunc(s.Resources, func(r string) bool {
+				return plural(r) == "*" || plural(r) == resource
+			})) {
+				list = append(list, s.Sinks...)
+			}
+		}
+		return list
+	}
+	others := sinks(other)
+	for _, sink := range sinks(watch) {
+		if slices.Contains(others, sink) {
+			return sink
+		}
+	}
+	return ""
 }
 
 func takesFrom(s route.Spec, watch string) bool {

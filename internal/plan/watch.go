@@ -313,11 +313,63 @@ func (c *Claims) Add(w *Watch, gr schema.GroupResource) error {
 	return nil
 }
 
+// meets reports whether two watches are about the same namespaces.
+func (w *Watch) meets(other *Watch) bool {
+	return len(w.Namespaces) == 0 || len(other.Namespaces) == 0 ||
+		slices.ContainsFunc(w.Namespaces, func(ns string) bool { return slices.Contains(other.Namespaces, ns) })
+}
+
+// readApart returns a resource, and the index of its pattern, of which two watches, or one, may select the same object by
+// requests of their own: of different versions, or with different selectors of the API server. A change of the
+// object is an event of each.
+func (w *Watch) readApart(other *Watch) (n int, gr schema.GroupResource, ok bool) {
+	if !w.meets(other) || namedApart(w.ServerFields, other.ServerFields) {
+		return 0, gr, false
+	}
+	selectors := w.ServerLabels != other.ServerLabels || w.ServerFields != other.ServerFields
+	for n, own := range w.Resources {
+		patterns := other.Resources
+		if w == other {
+			patterns = patterns[:n]
+		}
+		for _, theirs := range patterns {
+			for _, gr := range shared(w, other, own, theirs) {
+				if selectors || versionOf(own, gr.Group) != versionOf(theirs, gr.Group) {
+					return n, gr, true
+				}
+			}
+		}
+	}
+	return 0, gr, false
+}
+
+// namedApart reports whether field selectors name different objects.
+func namedApart(a, b string) bool {
+	p, errP := fields.ParseSelector(a)
+	q, errQ := fields.ParseSelector(b)
+	if errP != nil || errQ != nil {
+		return false
+	}
+	return slices.ContainsFunc([]string{"metadata.name", "metadata.namespace"}, func(field string) bool {
+		one, isOne := p.RequiresExactMatch(field)
+		other, isOther := q.RequiresExactMatch(field)
+		return isOne && isOther && one != other
+	})
+}
+
+// versionOf is the version that a pattern names for a resource of a group, or "".
+func versionOf(pattern, group string) string {
+	p, err := selector.ParseResource(pattern)
+	if err != nil {
+		return ""
+	}
+	return p.Version(group)
+}
+
 // overlap returns an *OverlapError if both watches, of which each watches gr, edit the
 // same objects differently.
 func overlap(w, earlier *Watch, gr schema.GroupResource) error {
-	if len(w.Namespaces) > 0 && len(earlier.Namespaces) > 0 &&
-		!slices.ContainsFunc(w.Namespaces, func(ns string) bool { return slices.Contains(earlier.Namespaces, ns) }) {
+	if !w.meets(earlier) {
 		return nil
 	}
 	keys := w.Edits.Differ(earlier.Edits, gr)

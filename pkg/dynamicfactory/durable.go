@@ -172,6 +172,12 @@ func (s *DurableSubscription) GetMetadata(ctx context.Context, namespace, name s
 	return s.informer.source.GetMetadata(ctx, namespace, name, visit)
 }
 
+// Skipped returns the version of an object that was skipped last because it could not be read, for a
+// subscriber that compares its own record with ListMetadata. ok is false if none is known.
+func (s *DurableSubscription) Skipped(namespace, name string) (resourceVersion string, ok bool) {
+	return s.informer.source.Skipped(namespace, name)
+}
+
 // Watch is the status of the informer's lists and watches.
 func (s *DurableSubscription) Watch() WatchStatus { return s.informer.source.Status() }
 

@@ -118,17 +118,16 @@ func (p *Progress) Next() uint64 {
 }
 
 // EventID identifies an event among those of one version. Objects of some aggregated
-// servers have no uid.
+// servers have no uid, or that of another object.
 func (p *Progress) EventID(typ string, uid, namespace, name []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(p.seed)
 	_, _ = h.WriteString(typ) // never fails
+	_, _ = h.Write(namespace)
+	_ = h.WriteByte('/') // in no name
+	_, _ = h.Write(name)
+	_ = h.WriteByte('/')
 	_, _ = h.Write(uid)
-	if len(uid) == 0 {
-		_, _ = h.Write(namespace)
-		_ = h.WriteByte('/') // in no name
-		_, _ = h.Write(name)
-	}
 	return h.Sum64()
 }
 

@@ -91,7 +91,13 @@ func TestRepeatedEvents(t *testing.T) {
 		version int
 		id      uint64
 		want    bool
-	}{{5, a, true}, {5, b, false}, {6, a, false}, {5, p.EventID("ADDED", []byte("a"), nil, nil), false}} {
+	}{
+		{5, a, true},
+		{5, b, false},
+		{6, a, false},
+		{5, p.EventID("ADDED", []byte("a"), nil, nil), false},
+		{5, p.EventID("DELETED", []byte("a"), []byte("ns"), []byte("of the same uid")), false},
+	} {
 		if got := p.Repeated(num(tc.version), tc.id); got != tc.want {
 			t.Errorf("version %d, event %x: got %v", tc.version, tc.id, got)
 		}

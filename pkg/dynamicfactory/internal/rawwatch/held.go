@@ -218,14 +218,9 @@ func identify(raw []byte, cause error) (id objectID, ok bool) {
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
 	s.stats.contact(func(t *Counters) { t.DecodeErrors++; t.Skipped++ })
 	known = s.knownObject(id.namespace, id.name)
-	key := [2]string{id.namespace, id.name}
-	if version, reported := s.skipped[key]; reported && version == id.version {
+	if s.reported(id) {
 		return known
 	}
-	if s.skipped == nil || len(s.skipped) >= maxSkipped {
-		s.skipped = map[[2]string]string{}
-	}
-	s.skipped[key] = id.version
 	klog.FromContext(ctx).Error(cause, "an unreadable object is skipped", "resource", resourceName(s.cfg.GVR),
 		"namespace", id.namespace, "name", id.name, "resourceVersion", id.version)
 	if s.cfg.OnGap != nil {
@@ -237,6 +232,30 @@ func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runt
 		s.cfg.OnGap(gap)
 	}
 	return known
+}
+
+// reported notes a version of a skipped object, and reports whether it was noted before.
+func (s *Source) reported(id objectID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := [2]string{id.namespace, id.name}
+	if version, noted := s.skipped[key]; noted && version == id.version {
+		return true
+	}
+	if s.skipped == nil || len(s.skipped) >= maxSkipped {
+		s.skipped = map[[2]string]string{}
+	}
+	s.skipped[key] = id.version
+	return false
+}
+
+// Skipped returns the version of an object that was skipped last because it could not be read, "" if that could
+// not be read either. ok is false if none is known.
+func (s *Source) Skipped(namespace, name string) (version string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, ok = s.skipped[[2]string{namespace, name}]
+	return version, ok
 }
 
 func (s *Source) at(o runtime.Object, position uint64) runtime.Object {

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
@@ -417,7 +418,7 @@ func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit 
 	}
 	defer s.running.Done()
 	query := s.query()
-	selector := "metadata.name=" + name // a name has no special characters of selectors
+	selector := fields.OneTermEqualSelector("metadata.name", name).String() // a ClusterRole's may be a,b=c
 	if s.cfg.FieldSelector != "" {
 		selector += "," + s.cfg.FieldSelector
 	}

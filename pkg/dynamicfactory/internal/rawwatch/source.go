@@ -136,11 +136,11 @@ type Source struct {
 	relistCause string                  // of a requested relist; "": none
 	interrupt   context.CancelCauseFunc // ends the watch request that runs
 	held        *held                   // a watch from the last list's version on; nil: none
+	skipped     map[[2]string]string    // namespace and name → version of unreadable objects
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // successive lists after watches rejected as invalid
 	edited  []byte
-	skipped map[[2]string]string                        // namespace and name → version of unreadable objects
 	known   func(namespace, name string) runtime.Object // replaces cfg.Known until the first list is complete; may be nil
 	meta    rawjson.Meta
 	change  rawjson.Change
@@ -371,7 +371,7 @@ func (s *Source) hasReturned(ctx context.Context, list *objects) (bool, error) {
 		if !ok || !progress.Older(o.GetResourceVersion(), complete) {
 			return false
 		}
-		_, skipped := s.skipped[[2]string{o.GetNamespace(), o.GetName()}]
+		_, skipped := s.Skipped(o.GetNamespace(), o.GetName())
 		return !skipped && s.knownObject(o.GetNamespace(), o.GetName()) == nil
 	}
 	if !slices.ContainsFunc(list.Items, returned) {
