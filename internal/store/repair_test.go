@@ -240,6 +240,15 @@ func compactAll(t *testing.T, s *Store) {
 	}
 }
 
+// settled waits until no table is written or removed.
+func settled(t *testing.T, s *Store) {
+	t.Helper()
+	eventually(t, "nothing is compacted", func() bool {
+		m := s.db.Metrics()
+		return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0 && m.Table.ObsoleteCount+m.Table.ZombieCount == 0
+	})
+}
+
 // reopened closes a store and opens it again; a check finds nothing but the counter
 // of the log wrong.
 func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
@@ -282,10 +291,7 @@ func TestRepairOfVitalBlocks(t *testing.T) {
 		if err := flush(s); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "nothing is compacted", func() bool {
-			m := s.db.Metrics()
-			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0 && m.Table.ObsoleteCount+m.Table.ZombieCount == 0
-		})
+		settled(t, s)
 		stop := runStore(t, s)
 		ok := damageBlock(t, fs, nth)
 		commitOne(t, s, "object-00000|", noise(300)) // so that a compaction has something to do
@@ -398,6 +404,7 @@ func TestCarriedEntriesInFlight(t *testing.T) {
 		if err := flush(s); err != nil {
 			t.Fatal(err)
 		}
+		settled(t, s)
 		if !damageBlock(t, fs, nth) {
 			break
 		}
