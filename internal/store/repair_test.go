@@ -384,7 +384,7 @@ func TestLostAcknowledgements(t *testing.T) {
 // TestCarriedEntriesInFlight damages each block of a queue whose entries carry their payloads, of which a half is in flight, in
 // turn. The repair accounts for all of them: each is read again, or has a dead letter.
 func TestCarriedEntriesInFlight(t *testing.T) {
-	const n = 24
+	const n = 9
 	losses := 0
 	for nth := 0; ; nth++ {
 		fs := vfs.NewMem()
