@@ -221,6 +221,70 @@ func (b Barrier) DropHeld(sink string) error {
 	return nil
 }
 
+// ReleaseHeld queues, durably, what routes hold for a sink that no route leads to, also in a full store: before the
+// sink is given what was recorded since it left. What cannot be read is logged.
+func (b Barrier) ReleaseHeld(sink string) error {
+	c := b.g.c
+	names, err := c.timers.table.Names()
+	var x releaseHeld
+	for _, name := range names {
+		if name.Sink == sink {
+			bucket := &timer.Bucket{Name: name, Former: true}
+			err = errors.Join(err, c.timers.table.Count(bucket))
+			x.of = append(x.of, bucket)
+		}
+	}
+	for err = x.log(c, err); err == nil && x.next < len(x.of); {
+		err = b.g.commitAlone(&x)
+	}
+	delete(c.timers.throttles, sink)
+	return err
+}
+
+// releaseHeld releases a part of what is held for a sink, and is a change of its own. The committer's goroutine has it.
+type releaseHeld struct {
+	of   []*timer.Bucket
+	next int    // the bucket that is looked through
+	from string // of its keys
+}
+
+// log logs an error of what cannot be read, and returns any other.
+func (x *releaseHeld) log(c *Committer, err error) error {
+	if errors.Is(err, store.ErrUnreadable) {
+		c.log.Error("what routes held for a sink that is back cannot be read: a part of it is not delivered", "error", err)
+		return nil
+	}
+	return ledger.StoreError(err, "release what is held")
+}
+
+func (x *releaseHeld) process(g *group) error {
+	var keys []string
+	err := g.c.timers.table.Rows(x.of[x.next], x.from, func(key string, _ *timer.Row) error {
+		if len(keys) == timerLook {
+			return ledger.ErrEnough
+		}
+		keys = append(keys, key)
+		return nil
+	})
+	more := errors.Is(err, ledger.ErrEnough)
+	if err = x.log(g.c, err); err != nil && !more {
+		return err
+	}
+	for _, key := range keys {
+		if g.batch.Size() >= g.c.store.BatchBytes() {
+			return nil
+		}
+		x.from = key + "\x00"
+		if _, _, err := timer.Throttle(x.of, &timer.Event{Key: key, At: g.c.cfg.Now(), Now: true, Gone: true}, g); err != nil {
+			return err
+		}
+	}
+	if !more {
+		x.next, x.from = x.next+1, ""
+	}
+	return nil
+}
+
 func (c *Committer) dropBucket(b *timer.Bucket) error {
 	defer c.metrics.holds(b)
 	for {

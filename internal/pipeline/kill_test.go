@@ -173,15 +173,65 @@ func TestKilledAfterAPurge(t *testing.T) {
 	})
 }
 
+// throttled is a route that holds events for an hour.
+func throttled(name string, sinks ...string) []route.Spec {
+	spec := leadTo(name, "", sinks...)
+	spec.Throttle = time.Hour
+	return []route.Spec{spec}
+}
+
+// upkeep runs the store, which measures the disk, until stop is called.
+func (l *life) upkeep() (stop func()) {
+	ctx, cancel := context.WithCancel(l.Context())
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() { _ = l.Store.Run(ctx) })
+	return func() {
+		cancel()
+		upkeep.Wait()
+	}
+}
+
+// full is apply with a bound of the disk that pauses ingest.
+func (l *life) full(routes []route.Spec) {
+	l.Helper()
+	st := l.state(routes)
+	st.Store.MinFree = noRoom
+	if err := l.m.Apply(l.Context(), st); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// TestPutBackBehindWhatIsHeld takes a sink out while the store is full, so that what a throttle holds for it is not
+// released, and puts it back: it is given that before what was recorded meanwhile.
+func TestPutBackBehindWhatIsHeld(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	defer l.upkeep()()
+	l.apply(throttled("slow", "a", "b"))
+	l.put("v", "1")
+	l.put("v", "2")
+	l.put("w", "3")
+	l.put("w", "4")
+	l.full(throttled("slow", "a", "b"))
+	eventually(t, "the store is full", func() bool { return l.Store.Health().Paused })
+	l.full(throttled("slow", "b"))
+	l.put("v", "5")
+	l.full(throttled("slow", "a", "b"))
+	l.apply(throttled("other", "a", "b")) // what the former route holds is due
+	want := "added v 1, added w 3, updated v 2, updated w 4, updated v 5"
+	var got string
+	eventually(t, "what was held is released", func() bool {
+		got = strings.Join(l.queued("a"), ", ")
+		return strings.Count(got, ",") == strings.Count(want, ",")
+	})
+	if got != want {
+		t.Errorf("the sink gets\n%s, want\n%s", got, want)
+	}
+}
+
 // TestPurgeEndsWhatIsHeld purges a sink while the store is full, so that what a throttle holds
 // for it is not released, and puts it back. The new one is given nothing of the other's, and
 // nothing is noted of that one.
 func TestPurgeEndsWhatIsHeld(t *testing.T) {
-	throttled := func(name string, sinks ...string) []route.Spec {
-		spec := leadTo(name, "", sinks...)
-		spec.Throttle = time.Hour
-		return []route.Spec{spec}
-	}
 	rows := func(l *life, of string) (n int) {
 		l.Helper()
 		if err := l.Store.ScanMeta("timer/row/"+of, func(string, []byte) error { n++; return nil }); err != nil {
@@ -194,25 +244,13 @@ func TestPurgeEndsWhatIsHeld(t *testing.T) {
 		t.Run(name, func(t *testing.T) { do(newLife(t, dir)) })
 	}
 	live("purged", func(l *life) {
-		ctx, stop := context.WithCancel(l.Context())
-		var upkeep sync.WaitGroup
-		upkeep.Go(func() { _ = l.Store.Run(ctx) }) // it measures the disk
-		defer upkeep.Wait()
-		defer stop()
+		defer l.upkeep()()
 		l.apply(throttled("slow", "a", "b"))
 		l.put("v", "1")
 		l.put("v", "2")
-		full := func(routes []route.Spec) {
-			l.Helper()
-			st := l.state(routes)
-			st.Store.MinFree = noRoom
-			if err := l.m.Apply(l.Context(), st); err != nil {
-				l.Fatal(err)
-			}
-		}
-		full(throttled("slow", "a", "b"))
+		l.full(throttled("slow", "a", "b"))
 		eventually(l.T, "the store is full", func() bool { return l.Store.Health().Paused })
-		full(throttled("slow", "b"))
+		l.full(throttled("slow", "b"))
 		if n := rows(l, "slow/a/"); n == 0 {
 			l.Fatal("nothing is held for the sink that left")
 		}
@@ -222,7 +260,7 @@ func TestPurgeEndsWhatIsHeld(t *testing.T) {
 		if _, found, err := l.Store.Meta(leftMeta + "a"); found || err != nil {
 			l.Errorf("the note of the purged sink stays: %t, %v", found, err)
 		}
-		full(throttled("slow", "a", "b"))
+		l.full(throttled("slow", "a", "b"))
 	})
 	live("back", func(l *life) {
 		l.apply(throttled("slow", "a", "b"))

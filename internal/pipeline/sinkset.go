@@ -198,6 +198,8 @@ func (m *Manager) removeSinks(names []string) {
 // for those that are back, if there are any. Then adopt puts the routes to them in
 // place, and their workers start.
 //
+// What routes still hold for a sink that left is older, and is queued before.
+//
 // The last part of it and adopt happen between two commits: what is recorded
 // before is the log's and queued from there, what is recorded after is routed, and
 // so a sink gets each event once and in order. What it has missed for good is reported then, too:
@@ -208,6 +210,13 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 		var err error
 		if chosen[name], past[name], err = m.filler(next, name); err != nil {
 			return fmt.Errorf("sink %s: %w", name, err)
+		}
+	}
+	for _, name := range names {
+		var err error
+		ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.ReleaseHeld(name) })
+		if err := errors.Join(err, ended); err != nil {
+			return err
 		}
 	}
 	fill := func() error {

@@ -381,6 +381,51 @@ func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
 	return n
 }
 
+// TestDamagedEndOfTheLog damages the block with the last record: the store opens, the records before it are delivered, and
+// readers of the log come to its end, also after a repair that removes the block.
+func TestDamagedEndOfTheLog(t *testing.T) {
+	fs := storeFiles(t, true)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	b := s.NewBatch()
+	b.PutMeta("", noise(8000)) // the block has records alone
+	if err := errors.Join(s.Commit(b), reclaim(s, 1, 2), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, fs, fmt.Appendf(nil, "%d:", damageRecords), 0) {
+		t.Fatal("the last record is nowhere")
+	}
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	drained := func() {
+		t.Helper()
+		unreadable := 0
+		last := s.LogStats().Last
+		for after := uint64(0); after < last; {
+			items, err := s.ReadLog(after, 64)
+			if err != nil || len(items) == 0 {
+				t.Fatalf("%d items after %d of %d, %v", len(items), after, last, err)
+			}
+			after = items[len(items)-1].Sequence
+			if items[0].Unreadable {
+				unreadable++
+			}
+		}
+		if unreadable != 1 || last != damageRecords {
+			t.Errorf("%d unreadable runs up to %d", unreadable, last)
+		}
+	}
+	drained()
+	if delivered, lost := drainDamaged(t, s); delivered+lost != damageRecords || lost == 0 || lost > 10 {
+		t.Errorf("%d delivered, %d lost", delivered, lost)
+	}
+	stop := runStore(t, s)
+	compactAll(t, s)
+	stop()
+	drained()
+	if next := appendN(t, s, 1, "a"); next[0] <= damageRecords {
+		t.Errorf("sequence %d again", next[0])
+	}
+}
+
 // TestDamageBesideDeadLetters ends the process after the last entry before the damage, and
 // no other, became a dead letter. That one stays beside the dead letter for the damage.
 func TestDamageBesideDeadLetters(t *testing.T) {

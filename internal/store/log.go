@@ -33,7 +33,8 @@ type logState struct {
 	held     uint64         // guarded by mu; the smallest of holds, those included that ended since retain began
 }
 
-func (s *Store) loadLog() (*logState, error) {
+// loadLog takes the last position ever used.
+func (s *Store) loadLog(used uint64) (*logState, error) {
 	c, err := s.counter(layout.KindLog, 0)
 	if err != nil {
 		return nil, err
@@ -69,6 +70,9 @@ func (s *Store) loadLog() (*logState, error) {
 		l.low = max(l.low, s.next) // the log is empty
 	}
 	l.tail, err = s.lastRecord(l.low)
+	if errors.Is(err, ErrUnreadable) { // readers report what is lost
+		l.tail, err = used, nil
+	}
 	return l, err
 }
 
@@ -132,8 +136,8 @@ const readLogBytes = 4 << 20
 // order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First is greater
 // than after+1 if some were. Unreadable records end the result before them; if they are the
 // first, one item with Unreadable set stands for a run of them, whose last sequence
-// it has. Payloads belong to the
-// caller; those of one call share an allocation.
+// it has. So it does for the end of the log if a repair has removed that: there are none only at LogStats.Last.
+// Payloads belong to the caller; those of one call share an allocation.
 func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if err := s.use(); err != nil {
 		return nil, err
@@ -169,6 +173,9 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.Lane, Time: value.Time, size: value.Size})
 		buf.add(value.Payload)
 		after = sequence
+	}
+	if len(items) == 0 {
+		items, buf = []Item{{Position: tail, Sequence: tail, Unreadable: true}}, payloads{}
 	}
 	buf.assign(items)
 	return items, nil

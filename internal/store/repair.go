@@ -358,7 +358,11 @@ func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) e
 	}
 	setCounter := func(kind byte, id uint32, c layout.Counter) { set(layout.CounterKey(kind, id), c.Append(nil)) }
 	for _, q := range queues {
-		q.restate(b, r, set, setCounter)
+		lost, err := q.lostInFlight(r)
+		if err != nil {
+			return err
+		}
+		q.restate(b, r, lost, set, setCounter)
 	}
 	if !r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1}) {
 		return errors.Join(errs...)
@@ -394,11 +398,53 @@ func (l *logState) restate(set func(key, value []byte), setCounter func(kind byt
 	}
 }
 
-// restate writes the queue's counters, pins and entries in flight in a range. It deletes
-// the acknowledged positions between them again: their tombstones may be lost.
-func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
+// lostInFlight returns the positions of the entries in flight in a range whose payloads are lost with them. The caller
+// holds settling.
+func (q *Queue) lostInFlight(r layout.Range) (map[uint64]bool, error) {
+	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
+	if !ok {
+		return nil, nil
+	}
+	lost := map[uint64]bool{}
+	q.mu.Lock()
+	for _, sl := range q.window.slots {
+		if !sl.acked && sl.kind == layout.EntryInline && first <= sl.position && sl.position <= last {
+			lost[sl.position] = true
+		}
+	}
+	last = min(last, q.window.readTo)
+	q.mu.Unlock()
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	return lost, salvage.Scan(q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, first), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, last+1),
+		func(key, value []byte) error {
+			position, _ := layout.PositionOfKey(key)
+			if _, err := layout.ParseEntry(position, value); err == nil {
+				delete(lost, position)
+			}
+			return nil
+		},
+		func(salvage.LostSpan) error { return nil })
+}
+
+// restate writes the queue's counters, pins and entries in flight in a range. Those whose payloads are lost refer to the log
+// from then on: if it has the record, that is delivered, and else they become dead letters. restate deletes
+// the acknowledged positions between the entries again: their tombstones may be lost.
+func (q *Queue) restate(b *pebble.Batch, r layout.Range, lost map[uint64]bool, set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var attached layout.Counter
+	for i := range q.window.slots {
+		if sl := &q.window.slots[i]; lost[sl.position] {
+			sl.kind = layout.EntryReplay
+			attached = attached.Plus(layout.Counter{Count: -1, Bytes: -int64(sl.size)})
+		}
+	}
+	if attached.Count != 0 {
+		q.mergeLocked(b, layout.Counter{}, attached)
+	}
 	total := q.total
 	total.High = max(total.High, q.window.head())
 	setCounter(layout.KindQueue, q.id, total)

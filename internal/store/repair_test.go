@@ -240,6 +240,15 @@ func compactAll(t *testing.T, s *Store) {
 	}
 }
 
+// settled waits until no table is written or removed.
+func settled(t *testing.T, s *Store) {
+	t.Helper()
+	eventually(t, "nothing is compacted", func() bool {
+		m := s.db.Metrics()
+		return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0 && m.Table.ObsoleteCount+m.Table.ZombieCount == 0
+	})
+}
+
 // reopened closes a store and opens it again; a check finds nothing but the counter
 // of the log wrong.
 func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
@@ -282,10 +291,7 @@ func TestRepairOfVitalBlocks(t *testing.T) {
 		if err := flush(s); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "nothing is compacted", func() bool {
-			m := s.db.Metrics()
-			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0 && m.Table.ObsoleteCount+m.Table.ZombieCount == 0
-		})
+		settled(t, s)
 		stop := runStore(t, s)
 		ok := damageBlock(t, fs, nth)
 		commitOne(t, s, "object-00000|", noise(300)) // so that a compaction has something to do
@@ -372,6 +378,67 @@ func TestLostAcknowledgements(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestCarriedEntriesInFlight damages each block of a queue whose entries carry their payloads, of which a half is in flight, in
+// turn. The repair accounts for all of them: each is read again, or has a dead letter.
+func TestCarriedEntriesInFlight(t *testing.T) {
+	const n = 9
+	losses := 0
+	for nth := 0; ; nth++ {
+		fs := vfs.NewMem()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+		q := ensure(t, s, "a")
+		b := s.NewBatch()
+		b.PutState("objects", "a", noise(100))
+		for i := range n {
+			b.Enqueue(Record{Time: testEpoch, Payload: fmt.Appendf(nil, "carried-%02d|%s", i, noise(1500))}, uint64(1000+i), Route{Sink: "a"})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, q, 0, n/2); len(got) != n/2 {
+			t.Fatal(len(got))
+		}
+		if err := flush(s); err != nil {
+			t.Fatal(err)
+		}
+		settled(t, s)
+		if !damageBlock(t, fs, nth) {
+			break
+		}
+		stop := runStore(t, s)
+		commitOne(t, s, "object", noise(300))
+		compactAll(t, s)
+		stop()
+		for _, when := range []string{"running", "reopened"} {
+			if when == "reopened" {
+				s = reopened(t, s, fs)
+				q = ensure(t, s, "a")
+			}
+			entries := len(read(t, q, 0, 2*n))
+			letters, err := q.DeadLetters(0, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := 0
+			for _, l := range letters {
+				missing := 1
+				_, _ = fmt.Sscanf(l.Reason, ReasonUnreadable+": %d of the queue", &missing)
+				lost += missing
+			}
+			if entries+lost != n+1 || q.Stats().Length != int64(entries) {
+				t.Errorf("block %d, %s: %d entries are read and %d lost of %d; %+v", nth, when, entries, lost, n+1, q.Stats())
+			}
+			losses += lost
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if losses == 0 {
+		t.Error("nothing is damaged")
 	}
 }
 

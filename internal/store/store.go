@@ -175,7 +175,7 @@ func (s *Store) load() (err error) {
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
-	if s.log, err = s.loadLog(); err != nil {
+	if s.log, err = s.loadLog(position.High); err != nil {
 		return err
 	}
 	last := s.opts.Now()
