@@ -304,8 +304,13 @@ func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(
 		}
 		return err
 	})
+	return malformed(err)
+}
+
+// malformed is an error of reading headlines as one of a store that is damaged, if they are.
+func malformed(err error) error {
 	if errors.Is(err, headline.ErrMalformed) {
-		err = fmt.Errorf("%w: %w", store.ErrUnreadable, err)
+		return fmt.Errorf("%w: %w", store.ErrUnreadable, err)
 	}
 	return err
 }
