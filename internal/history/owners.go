@@ -301,7 +301,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 			return has || !now && !here && !out.Truncated
 		}
 		for after := ""; ; {
-			_, next, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
+			_, next, _, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
