@@ -490,7 +490,10 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Items = append(c.Items, o.NetChange)
 	}
 	if byOwner {
-		c.Items, c.Groups = []NetChange{}, grouped(order)
+		c.Items = []NetChange{}
+		if c.Groups, err = grouped(order, r.above(ctx, during)); err != nil {
+			return c, err
+		}
 	}
 	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
 	c.Complete = c.Complete && !damaged && !c.Truncated
