@@ -225,12 +225,7 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 		if all == nil {
 			all = &page
 		} else {
-			all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
-			all.Reached, all.Failed, all.FirstError = page.Reached, all.Failed+page.Failed, cmp.Or(all.FirstError, page.FirstError)
-			all.Complete = all.Complete && page.Complete
-			if len(all.Unread) == 0 {
-				all.Unread = page.Unread
-			}
+			join(all, &page)
 		}
 		if !all.Reached.IsZero() {
 			progress(all)
@@ -239,6 +234,19 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 			return all, nil
 		}
 		query.Set("continue", all.Continue)
+	}
+}
+
+// join adds the page that follows.
+func join(all, page *history.Page) {
+	all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
+	all.Reached, all.Failed, all.FirstError = page.Reached, all.Failed+page.Failed, cmp.Or(all.FirstError, page.FirstError)
+	all.Complete = all.Complete && page.Complete
+	if page.From.After(all.From) { // retention has deleted what was before it
+		all.From = page.From
+	}
+	if len(all.Unread) == 0 {
+		all.Unread = page.Unread
 	}
 }
 

@@ -30,3 +30,17 @@ watcherd: pods.v1 prod: no change was missed, except of objects that came and we
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
 }
+
+// TestPagesOverRetention: pages together are complete from where the last one is.
+func TestPagesOverRetention(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	page := func(from time.Duration) *history.Page {
+		return &history.Page{Span: history.Span{From: at.Add(from), To: at.Add(time.Hour), Complete: true}, Items: make([]history.Change, 2)}
+	}
+	all := page(0)
+	join(all, page(time.Minute))
+	if join(all, page(0)); !all.Complete || !all.From.Equal(at.Add(time.Minute)) || len(all.Items) != 6 {
+		t.Errorf("complete %t from %v, %d items", all.Complete, all.From, len(all.Items))
+	}
+}

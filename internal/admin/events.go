@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,8 +27,8 @@ const (
 
 // Names of the stream's events that are no events of the log.
 const (
-	// StreamTruncated comes first if events were asked for that the log no longer
-	// has; its data is {"firstSequence":N}.
+	// StreamTruncated comes where the log no longer has events that were asked for: first, or later if
+	// retention has deleted some before the stream came to them. Its data is {"firstSequence":N}.
 	StreamTruncated = "truncated"
 	// StreamUnreadable stands for a damaged record; its data is {"sequence":N,
 	// "error":"..."}.
@@ -84,8 +85,9 @@ type stream struct {
 
 // run sends what q asks for until that is done, ctx is, or the reader is gone.
 func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
-	if first, _ := log.Bounds(); q.after+1 < first && q.fromPast {
-		st.send(0, StreamTruncated, marshal(map[string]any{"firstSequence": first}))
+	if first, _ := log.Bounds(); q.fromPast {
+		q.after = st.resume(log, q.after, 0)
+	} else if q.after+1 < first {
 		q.after = first - 1
 	}
 	// An id without data: a reader that loses the connection before the first event
@@ -105,6 +107,11 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 			st.flush()
 			return
 		}
+		next := uint64(0)
+		if len(batch) > 0 {
+			next = batch[0].Sequence
+		}
+		q.after = st.resume(log, q.after, next)
 		for _, l := range batch {
 			q.after = l.Sequence
 			if !st.logged(&l) {
@@ -125,6 +132,20 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 		}
 		st.wait(ctx, log, q.after, idle)
 	}
+}
+
+// resume returns the sequence after which the log has events, given the one that they were read after. If
+// retention has deleted some of these, it reports that to the reader. What was read begins at next, 0 if there was nothing.
+func (st *stream) resume(log Log, after, next uint64) uint64 {
+	first, _ := log.Bounds() // after the reading
+	if next != 0 {
+		first = min(first, next)
+	}
+	if after+1 >= first {
+		return after
+	}
+	st.send(0, StreamTruncated, marshal(map[string]any{"firstSequence": first}))
+	return first - 1
 }
 
 // idle shows a reader that has heard nothing for a while that the stream is there, by the id
@@ -243,6 +264,7 @@ type Frame struct {
 	Rows       []FrameRow         `json:"rows"`                 // at most 50, and about 100 a second, the oldest first
 
 	newest []uint64 // sequences of the last that were counted
+	first  uint64   // the sequence of the first record that was read; 0: none was
 }
 
 // FrameRow is an event of a frame.
@@ -304,8 +326,10 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 	defer idle.Stop()
 	credit, last := float64(rowRate), time.Now() // rows that may be sent
 	for st.err == nil && ctx.Err() == nil {
+		after := q.after
 		f, end, err := q.frame(ctx, log)
 		if err == nil {
+			q.after = max(q.after, st.resume(log, after, f.first))
 			now := time.Now()
 			credit, last = min(credit+now.Sub(last).Seconds()*rowRate, rowRate), now
 			err = f.show(log, max(min(int(credit), frameRows), fewRows))
@@ -379,7 +403,7 @@ func (q *streamQuery) count(log Log, f *Frame, more func() bool) (end bool, err 
 		if end = more(); !end {
 			return false
 		}
-		q.after = row.Sequence
+		q.after, f.first = row.Sequence, cmp.Or(f.first, row.Sequence)
 		if row.Flags&headline.Rerecorded == 0 && q.wants(row) {
 			f.add(row, q)
 		}
@@ -404,7 +428,7 @@ func (q *streamQuery) countRecords(log Log, f *Frame, more func() bool) (end boo
 			return false, err
 		}
 		for i := range batch {
-			q.after = batch[i].Sequence
+			q.after, f.first = batch[i].Sequence, cmp.Or(f.first, batch[i].Sequence)
 			if batch[i].Err != nil {
 				f.Unreadable++
 			}

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -135,7 +134,7 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestBusyLog(t *testing.T) {
 	for _, frames := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			body := aMinuteOf(t, 1, &streamQuery{follow: true, frames: frames, name: "other"})
+			body := aMinuteOf(t, busyLog{rate: 1}, &streamQuery{follow: true, frames: frames, name: "other"})
 			beats := strings.Split(strings.TrimSpace(body), "\n\n")
 			if len(beats) < 4 || beats[len(beats)-1] < "id: 44" {
 				t.Errorf("frames %t: the reader has %q", frames, beats)
@@ -148,7 +147,7 @@ func TestBusyLog(t *testing.T) {
 func TestFramesOfABusyLog(t *testing.T) {
 	for rate, want := range map[int][2]int{1000: {6000, 6200}, 50: {2990, 3000}} {
 		synctest.Test(t, func(t *testing.T) {
-			body := aMinuteOf(t, rate, &streamQuery{follow: true, frames: true})
+			body := aMinuteOf(t, busyLog{rate: rate}, &streamQuery{follow: true, frames: true})
 			total, rows, last := 0, 0, uint64(0)
 			for part := range strings.SplitSeq(body, "\n\n") {
 				if _, data, ok := strings.Cut(part, "\ndata: "); ok {
@@ -166,8 +165,47 @@ func TestFramesOfABusyLog(t *testing.T) {
 	}
 }
 
+// TestOvertakenByRetention follows a log of which retention deletes records before the reader has them: no record is
+// left out without a word.
+func TestOvertakenByRetention(t *testing.T) {
+	for _, frames := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			body := aMinuteOf(t, busyLog{rate: 1000, kept: 50}, &streamQuery{follow: true, frames: frames})
+			next, lost := uint64(1), 0
+			for part := range strings.SplitSeq(strings.TrimSpace(body), "\n\n") {
+				head, data, _ := strings.Cut(part, "\ndata: ")
+				var got struct {
+					FirstSequence uint64
+					Total         uint64
+				}
+				if data == "" { // it is idle
+					continue
+				}
+				if err := json.Unmarshal([]byte(data), &got); err != nil {
+					t.Fatal(err)
+				}
+				var id uint64
+				switch {
+				case strings.Contains(head, "truncated"):
+					next, lost = got.FirstSequence, lost+1
+					continue
+				case frames:
+					next += got.Total - 1
+				}
+				if _, err := fmt.Sscanf(head, "id: %d", &id); err != nil || id != next {
+					t.Fatalf("frames %t: %d follows, want %d: %v", frames, id, next, err)
+				}
+				next++
+			}
+			if lost < 100 || next < 59_000 {
+				t.Errorf("frames %t: %d truncations up to %d", frames, lost, next)
+			}
+		})
+	}
+}
+
 // aMinuteOf is what a stream of a busyLog sends in a minute.
-func aMinuteOf(t *testing.T, rate int, q *streamQuery) string {
+func aMinuteOf(t *testing.T, log busyLog, q *streamQuery) string {
 	t.Helper()
 	m, err := newMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -177,15 +215,17 @@ func aMinuteOf(t *testing.T, rate int, q *streamQuery) string {
 	defer cancel()
 	w := httptest.NewRecorder()
 	st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
-	st.run(ctx, busyLog{begin: time.Now(), rate: rate}, q)
+	log.begin = time.Now()
+	st.run(ctx, log, q)
 	return w.Body.String()
 }
 
-// busyLog has so many events more each second.
+// busyLog has so many events more each second, and keeps the newest of them; kept is 0 if it keeps all.
 type busyLog struct {
 	*fixture
 	begin time.Time
 	rate  int
+	kept  uint64
 }
 
 func (l busyLog) last() uint64 { return uint64(time.Since(l.begin).Seconds() * float64(l.rate)) }
@@ -196,20 +236,30 @@ func (l busyLog) Event(sequence uint64) (*event.Event, []string, error) {
 	return &e, nil, nil
 }
 
-func (l busyLog) Bounds() (first, last uint64) { return 1, l.last() }
+func (l busyLog) Bounds() (first, last uint64) {
+	first, last = 1, l.last()
+	if l.kept > 0 && last > l.kept {
+		first = last - l.kept + 1
+	}
+	return first, last
+}
 
 func (l busyLog) Read(after uint64, keep func(*event.Event, []string) bool) (out []Logged, err error) {
-	for n := after + 1; n <= l.last(); n++ {
-		if e := change(event.Updated, "a", "n"); keep(&e, nil) {
-			return nil, errors.New("the filter takes it")
+	first, last := l.Bounds()
+	for n := max(after+1, first); n <= last; n++ {
+		e := change(event.Updated, "a", "n")
+		one := Logged{Sequence: n}
+		if e.Sequence = n; keep(&e, nil) {
+			one.Event = &e
 		}
-		out = append(out, Logged{Sequence: n})
+		out = append(out, one)
 	}
 	return out, nil
 }
 
 func (l busyLog) Headlines(after uint64, keep func(*headline.Row) bool) error {
-	for n := after + 1; n <= l.last() && keep(&headline.Row{Sequence: n, Type: event.Updated, Namespace: "a", Name: "n"}); n++ {
+	first, last := l.Bounds()
+	for n := max(after+1, first); n <= last && keep(&headline.Row{Sequence: n, Type: event.Updated, Namespace: "a", Name: "n"}); n++ {
 	}
 	return nil
 }

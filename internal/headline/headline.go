@@ -26,6 +26,9 @@ type Row struct {
 	Namespace string
 	Name      string
 	Manager   string // field manager of the change, empty if unknown
+
+	// Class is the same for rows of one [Reader] if and only if their resource, type and flags are. A block does not have it.
+	Class uint64
 }
 
 // Time is when it was.
@@ -185,9 +188,13 @@ func (b *Block) Bytes() []byte {
 // Reader reads blocks. What it keeps is reused, so that one for many blocks is cheaper than one
 // for each. The zero value is ready. It is for one goroutine at a time.
 type Reader struct {
-	resources []event.Resource // of a block
+	// Bare leaves the namespaces, names and managers of rows out, which are most of the work.
+	Bare bool
+
+	resources []int            // of a block: where they are among the known
 	known     []event.Resource // of all blocks, and copies
-	texts     []extent         // of a block
+	count     int              // of a block's texts
+	texts     []extent         // of a block, if they are not left out
 }
 
 // extent is a text of the block: without a pointer that the collector follows.
@@ -222,7 +229,7 @@ func (in *Reader) read(b []byte, f func(*Row) error) error {
 	at := int64(binary.BigEndian.Uint64(b[8:]))
 	// Not a copy: it would be most of the work of a scan.
 	buf := unsafe.String(unsafe.SliceData(b[16:]), len(b)-16) //nolint:gosec // of that length
-	in.resources, in.texts = in.resources[:0], in.texts[:0]
+	in.resources, in.texts, in.count = in.resources[:0], in.texts[:0], 0
 	resource, namespace, name, manager := -1, -1, -1, -1
 	for i := 0; i < len(buf); {
 		var sequence, since, t, flags uint64
@@ -239,20 +246,23 @@ func (in *Reader) read(b []byte, f func(*Row) error) error {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
 		if ofResource != resource { // most rows are like the one before
-			row.Resource, resource = in.resources[ofResource], ofResource
+			row.Resource, resource = in.known[in.resources[ofResource]], ofResource
 		}
-		if ofNamespace != namespace {
-			row.Namespace, namespace = in.at(buf, ofNamespace), ofNamespace
-		}
-		if ofName != name {
-			row.Name, name = in.at(buf, ofName), ofName
-		}
-		if ofManager != manager {
-			row.Manager, manager = in.at(buf, ofManager), ofManager
+		if !in.Bare {
+			if ofNamespace != namespace {
+				row.Namespace, namespace = in.at(buf, ofNamespace), ofNamespace
+			}
+			if ofName != name {
+				row.Name, name = in.at(buf, ofName), ofName
+			}
+			if ofManager != manager {
+				row.Manager, manager = in.at(buf, ofManager), ofManager
+			}
 		}
 		at += int64(since>>1) ^ -int64(since&1)
 		row.Sequence += sequence
 		row.At, row.Type, row.Flags = at, types[t], Flags(flags)
+		row.Class = uint64(in.resources[resource])<<40 | t<<32 | uint64(row.Flags) //nolint:gosec // an index
 		if err := f(&row); err != nil {
 			return err
 		}
@@ -303,7 +313,7 @@ func plain(buf string, i int) (string, int) {
 // text takes a text and returns where it is among the texts.
 func (in *Reader) text(buf string, i int) (text, next int) {
 	n, i := uvarint(buf, i)
-	if n-1 < uint64(len(in.texts)) {
+	if n-1 < uint64(in.count) { //nolint:gosec // a count
 		return int(n - 1), i
 	}
 	s := ""
@@ -312,9 +322,11 @@ func (in *Reader) text(buf string, i int) (text, next int) {
 	} else {
 		i = len(buf) + 1
 	}
-	end := min(i, len(buf))
-	in.texts = append(in.texts, extent{uint32(end - len(s)), uint32(end)})
-	return len(in.texts) - 1, i
+	if in.count++; !in.Bare {
+		end := min(i, len(buf))
+		in.texts = append(in.texts, extent{uint32(end - len(s)), uint32(end)})
+	}
+	return in.count - 1, i
 }
 
 // resource takes a resource and returns where it is among the resources.
@@ -338,6 +350,6 @@ func (in *Reader) resource(buf string, i int) (resource, next int) {
 			Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
 		})
 	}
-	in.resources = append(in.resources, in.known[k])
+	in.resources = append(in.resources, k)
 	return len(in.resources) - 1, i
 }

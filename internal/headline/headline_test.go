@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,11 +41,38 @@ func TestBlocks(t *testing.T) {
 		}
 		joined = append(joined, b.Bytes()...)
 	}
-	if err := new(Reader).Read(joined, "", func(row *Row) error { got = append(got, *row); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	for _, bare := range []bool{false, true} {
+		got = got[:0]
+		classes := map[uint64]Row{}
+		in := Reader{Bare: bare}
+		if err := in.Read(joined, "", func(row *Row) error {
+			of := Row{Resource: row.Resource, Type: row.Type, Flags: row.Flags}
+			if known, ok := classes[row.Class]; ok && known != of {
+				t.Errorf("class %x is of %+v and of %+v", row.Class, known, of)
+			}
+			classes[row.Class] = of
+			got = append(got, *row)
+			got[len(got)-1].Class = 0
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		kinds := map[Row]bool{}
+		for _, of := range classes {
+			kinds[of] = true
+		}
+		if len(kinds) != len(classes) {
+			t.Errorf("%d classes of %d kinds", len(classes), len(kinds))
+		}
+		rows := slices.Clone(want)
+		for i := range rows {
+			if bare {
+				rows[i].Namespace, rows[i].Name, rows[i].Manager = "", "", ""
+			}
+		}
+		if diff := cmp.Diff(rows, got); diff != "" {
+			t.Errorf("bare %t: %s", bare, diff)
+		}
 	}
 	b.Reset()
 	if b.Bytes() != nil {
@@ -68,6 +96,10 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rows := 0
 		err := new(Reader).Read(data, "", func(*Row) error { rows++; return nil })
+		bare := 0
+		if other := (&Reader{Bare: true}).Read(data, "", func(*Row) error { bare++; return nil }); (err == nil) != (other == nil) || bare != rows {
+			t.Fatalf("%d rows, %v; without texts %d, %v", rows, err, bare, other)
+		}
 		if err != nil && !errors.Is(err, ErrMalformed) {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -149,7 +150,7 @@ func TestGroups(t *testing.T) {
 	owners := func(kind, raw string) []Ref { return ownersOf(&event.Resource{Kind: kind}, "ns", []byte(raw)) }
 	rs, pod := owners("Pod", controlled("apps/v1", "ReplicaSet", "web-1")), owners("Event", `{"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"web-1-a"}}`)
 	slice := owners("EndpointSlice", strings.Replace(controlled("v1", "Service", "web"), `{"metadata"`, `{"endpoints":[{"targetRef":{"kind":"Pod","namespace":"ns","name":"web-1-a"}}],"metadata"`, 1))
-	groups := grouped([]*net{
+	groups, err := grouped([]*net{
 		one("Pod", "web-1-a", "created", rs...),
 		one("Event", "e", "created", pod...),
 		one("Deployment", "web", "changed"),
@@ -159,7 +160,10 @@ func TestGroups(t *testing.T) {
 		one("Pod", "came-and-went", "", rs...),
 		one("Pod", "alone", ""),
 		one("Event", "n", "created", owners("Event", `{"regarding":{"kind":"Node","apiVersion":"v1","name":"n1"},"involvedObject":7}`)...),
-	})
+	}, func(*Ref) (*Ref, error) { return nil, nil }) //nolint:nilnil // nothing else is recorded
+	if err != nil {
+		t.Fatal(err)
+	}
 	var got []string
 	for _, g := range groups {
 		raw, err := json.Marshal(g.Counts)
@@ -179,6 +183,32 @@ func TestGroups(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
+}
+
+// TestGroupsOverUnchangedOwners: a change is below the owner of its owner, although that one did not change in the period.
+func TestGroupsOverUnchangedOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		add := func(name, owner string) {
+			w.version++
+			w.shown.Store(int64(w.version))
+			w.c.Handler(w.feed).OnAdd(w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":%q,"controller":true}]}}`,
+				name, name, w.version, owner)), false)
+			w.rest()
+		}
+		add("top", "elsewhere") // which is not recorded
+		add("between", "top")
+		from := w.now().Add(-time.Minute)
+		add("below", "between")
+		to := w.now().Add(-time.Minute)
+		add("elsewhere", "later")
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to}, true)
+		w.must(err)
+		if len(c.Groups) != 1 || c.Groups[0].Owner.Name != "elsewhere" || len(c.Groups[0].Items) != 1 {
+			t.Errorf("got %+v", c.Groups)
+		}
+	})
 }
 
 // TestReferencesAreBounded: what one object refers to does not make the groups of all others slow.

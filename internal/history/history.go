@@ -54,6 +54,7 @@ type Reader struct {
 	inflater *record.Inflater
 	now      func() time.Time
 	reading  func() map[string]Unread // nil: no statement
+	places   int                      // maxPlaces
 
 	mu    sync.Mutex
 	known known // guarded by mu; its lists are never changed
@@ -77,7 +78,7 @@ type back struct {
 
 // New returns the reader of a store's history.
 func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
-	return &Reader{store: s, ledger: l, inflater: in, now: time.Now}
+	return &Reader{store: s, ledger: l, inflater: in, now: time.Now, places: maxPlaces}
 }
 
 // Reading sets what reports of the feeds that run, by their names in the store, what of them is
@@ -304,8 +305,13 @@ func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(
 		}
 		return err
 	})
+	return malformed(err)
+}
+
+// malformed is an error of reading headlines as one of a store that is damaged, if they are.
+func malformed(err error) error {
 	if errors.Is(err, headline.ErrMalformed) {
-		err = fmt.Errorf("%w: %w", store.ErrUnreadable, err)
+		return fmt.Errorf("%w: %w", store.ErrUnreadable, err)
 	}
 	return err
 }

@@ -238,7 +238,7 @@ func (w *world) open() {
 	w.table, err = redact.Compile(accepted, nil, make([]byte, 32))
 	w.must(err)
 	w.r = New(passing{w.st}, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: w.table.Edit})
-	w.r.now = w.now
+	w.r.now, w.r.places = w.now, 2 // objects of a list in a scan
 	w.codec = compact.NewCodecFor(w.dicts, "pods")
 	w.c, err = commit.New(commit.Config{
 		Cluster: "test", Store: w.st, Ledger: l, Dictionaries: w.dicts, Logger: slog.New(slog.DiscardHandler),

@@ -92,6 +92,18 @@ func TestPagesBesideRetention(t *testing.T) {
 			t.Errorf("the page after %d begins with %d and is complete", first.Items[4].Sequence, second.Items[0].Sequence)
 		}
 	})
+	run("between pages, newest first", func(t *testing.T, w *world) {
+		q := Query{Limit: 5}
+		first, err := w.r.Query(t.Context(), q)
+		w.must(err)
+		q.Continue = first.Continue
+		w.trim(first.Items[4].Sequence - 3)
+		second, err := w.r.Query(t.Context(), q)
+		w.must(err)
+		if !first.Complete || second.Complete && !second.From.After(first.From) {
+			t.Errorf("the pages are complete from %v and from %v: %t", first.From, second.From, second.Complete)
+		}
+	})
 	none := &Test{Accepts: func(*record.Record) (bool, error) { return false, nil }}
 	for name, q := range map[string]Query{"newest first": {}, "oldest first": {Oldest: true}, "newest first, tested": {Test: none}, "oldest first, tested": {Oldest: true, Test: none}} {
 		run(name, func(t *testing.T, w *world) {

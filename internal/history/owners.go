@@ -27,7 +27,7 @@ type Ref struct {
 // Group is an object with the changes that are its consequences: those of objects that it
 // controls, of EndpointSlices of these, and of Kubernetes Events about them.
 type Group struct {
-	Owner  Ref                       `json:"owner"`            // at the top, as far as objects changed in the period
+	Owner  Ref                       `json:"owner"`            // at the top, as far as objects are recorded
 	Change *NetChange                `json:"change,omitempty"` // of the owner itself; nil: it ended as it began
 	Counts map[string]map[string]int `json:"counts"`           // of the consequences, by resource and change; churned: they ended as they began
 	Items  []NetChange               `json:"items"`            // the consequences that did not
@@ -54,8 +54,9 @@ func (n *net) ref() Ref {
 	return Ref{n.Resource.APIVersion(), n.Resource.Kind, n.Namespace, n.Name}
 }
 
-// grouped folds the changes of objects below their owners, which may have ended as they began.
-func grouped(all []*net) []Group {
+// grouped folds the changes of objects below their owners, which may have ended as they began, or not have changed: of
+// these above returns the owner, nil if there is none or it is not known.
+func grouped(all []*net, above func(*Ref) (*Ref, error)) ([]Group, error) {
 	changed := make(map[refKey]*net, len(all))
 	for _, n := range all {
 		ref := n.ref()
@@ -65,23 +66,30 @@ func grouped(all []*net) []Group {
 		to  *net
 		ref *Ref
 	}
-	links := make(map[*net]link, len(all)) // one may own all others, and have many references
+	links := make(map[refKey]link, len(all)) // one may own all others, and have many references
 	groups, order := map[refKey]*Group{}, []refKey{}
 	for _, n := range all {
 		top, owner := n, n.ref()
 		for range maxOwners {
-			l, known := links[top]
-			if !known {
+			l, known := links[owner.key()]
+			if !known && top != nil {
 				l.to, l.ref = top.owner(changed)
-				links[top] = l
+			} else if !known {
+				var err error
+				if l.ref, err = above(&owner); err != nil {
+					return nil, err
+				}
+				if l.ref != nil {
+					l.to = changed[l.ref.key()]
+				}
 			}
+			links[owner.key()] = l
 			if l.ref == nil {
 				break
 			}
-			if owner = *l.ref; l.to == nil {
-				break
+			if top, owner = l.to, *l.ref; top != nil {
+				owner = top.ref()
 			}
-			top, owner = l.to, l.to.ref()
 		}
 		g := groups[owner.key()]
 		if g == nil {
@@ -110,7 +118,63 @@ func grouped(all []*net) []Group {
 			list = append(list, *g)
 		}
 	}
-	return list
+	return list, nil
+}
+
+// above returns a function that returns the first owner of an unchanged object by its state at the end of a past: nil if
+// that is not recorded, or takes too long to find.
+func (r *Reader) above(ctx context.Context, at past) func(*Ref) (*Ref, error) {
+	var kinds map[refKey]Known
+	began := time.Now()
+	return func(ref *Ref) (*Ref, error) {
+		if time.Since(began) > patience {
+			return nil, nil //nolint:nilnil // as it states
+		}
+		if kinds == nil {
+			var err error
+			if kinds, err = r.kinds(); err != nil {
+				return nil, err
+			}
+		}
+		key := ref.key()
+		kind, ok := kinds[refKey{group: key.group, kind: key.kind}]
+		if !ok {
+			return nil, nil //nolint:nilnil // as it states
+		}
+		o := Object{Resource: kind.Resource, Name: ref.Name}
+		if kind.Namespaced {
+			o.Namespace = ref.Namespace
+		}
+		entries, err := r.entries(&o)
+		if err != nil || len(entries) != 1 || entries[0].object == nil {
+			return nil, err
+		}
+		s, ok, err := r.walk(ctx, &o, at, fromEntry(&o, entries[0].object), quickSteps)
+		if s, err = r.judge(&o, at, s, err); err != nil || !ok || s.As != Exact {
+			return nil, err
+		}
+		owners := ownersOf(&o.Resource, o.Namespace, s.Object)
+		if len(owners) == 0 {
+			return nil, nil //nolint:nilnil // as it states
+		}
+		return &owners[0], nil
+	}
+}
+
+// kinds returns the resources of the recorded states, by group and kind.
+func (r *Reader) kinds() (map[refKey]Known, error) {
+	kinds := map[refKey]Known{}
+	for _, p := range r.store.Partitions() {
+		gr, _ := ledger.SplitPartition(p)
+		_, err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
+			kinds[refKey{group: gr.Group, kind: o.Kind()}] = Known{event.Resource{Group: gr.Group, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""}
+			return ledger.ErrEnough
+		})
+		if err = ledger.IgnoreUnreadable(err); err != nil {
+			return nil, err
+		}
+	}
+	return kinds, nil
 }
 
 // owner returns what the object is a consequence of, nil if that is not known: of several
@@ -301,7 +365,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 			return has || !now && !here && !out.Truncated
 		}
 		for after := ""; ; {
-			_, next, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
+			_, next, _, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true

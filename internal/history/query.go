@@ -327,34 +327,52 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
-	within := f
-	within.From, within.To, within.NoNoise = time.Time{}, time.Time{}, false
 	first, last := nanos(from), nanos(to)
-	keep := func(row *headline.Row) bool {
-		h.Scanned++
-		if row.At < first || row.At > last || !within.matches(row) {
-			return false
-		}
-		noise := f.noise(row)
-		if noise {
-			h.Noise++
-		}
-		return !noise || !f.NoNoise
+	// Of a class of rows all is known but what the filter's texts select.
+	type class struct {
+		matches, noise bool
+		of             int // its type
 	}
+	classes, known := map[uint64]class{}, class{}
+	within, texts := Filter{Resource: f.Resource, Types: f.Types}, Filter{Namespace: f.Namespace, Name: f.Name, Manager: f.Manager}
+	in := headline.Reader{Bare: f.text() == ""}
 	i, begin, end := 0, first, first // the bucket of the row before
-	k, t := 0, types[0]              // and its type
-	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
-		if row.At < begin || row.At >= end {
-			i = min(int((row.At-first)/int64(width)), buckets-1)
-			begin = first + int64(i)*int64(width)
-			end = begin + int64(width)
-		}
-		if row.Type != t {
-			k, t = slices.Index(types[:], row.Type), row.Type
-		}
-		counts[i][k]++
-		return nil
+	latest := uint64(math.MaxUint64) // its class
+	err = r.store.ScanHeadlines(low, high, false, func(blocks []byte) error {
+		return in.Read(blocks, f.text(), func(row *headline.Row) error {
+			if row.Sequence < low || row.Sequence > high {
+				return nil
+			}
+			h.Scanned++
+			if row.At < first || row.At > last {
+				return nil
+			}
+			if row.Class != latest {
+				var ok bool
+				if known, ok = classes[row.Class]; !ok {
+					known = class{within.matches(row), f.noise(row), slices.Index(types[:], row.Type)}
+					classes[row.Class] = known
+				}
+				latest = row.Class
+			}
+			if !known.matches || !in.Bare && !texts.matches(row) {
+				return nil
+			}
+			if known.noise {
+				if h.Noise++; f.NoNoise {
+					return nil
+				}
+			}
+			if row.At < begin || row.At >= end {
+				i = min(int((row.At-first)/int64(width)), buckets-1)
+				begin = first + int64(i)*int64(width)
+				end = begin + int64(width)
+			}
+			counts[i][known.of]++
+			return nil
+		})
 	})
+	err = malformed(err)
 	damaged := errors.Is(err, store.ErrUnreadable)
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return h, err
@@ -472,7 +490,10 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Items = append(c.Items, o.NetChange)
 	}
 	if byOwner {
-		c.Items, c.Groups = []NetChange{}, grouped(order)
+		c.Items = []NetChange{}
+		if c.Groups, err = grouped(order, r.above(ctx, during)); err != nil {
+			return c, err
+		}
 	}
 	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
 	c.Complete = c.Complete && !damaged && !c.Truncated

@@ -208,8 +208,13 @@ type around struct {
 // on.
 func (r *Reader) around(before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
 	all := map[place]*around{}
+	return all, r.aroundInto(all, before, from, text, of)
+}
+
+// aroundInto is around with a map, from which of may delete objects that it rejects from then on.
+func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
-	err := r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+	return r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
@@ -223,7 +228,6 @@ func (r *Reader) around(before past, from uint64, text string, of func(*headline
 		}
 		return nil
 	})
-	return all, err
 }
 
 // firstAfter returns the sequence of an object's first state after a past, 0 if there is none.
@@ -503,12 +507,30 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	if err != nil {
 		return as, "", err
 	}
-	return r.eachAt(ctx, all, before, after, limit, f)
+	as = Exact
+	for more := true; more; after = next {
+		var part As
+		part, next, more, err = r.eachAt(ctx, all, before, after, limit, func(s *State) bool {
+			limit--
+			return f(s)
+		})
+		if as == Exact {
+			as = part
+		}
+		if err != nil {
+			break
+		}
+	}
+	return as, next, err
 }
 
-// eachAt is EachAt of the end of a past.
-func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, err error) {
-	damaged := false
+// maxPlaces bounds how many recorded objects a list holds at a time: twice as many.
+const maxPlaces = 50_000
+
+// eachAt is EachAt of the end of a past, for as many objects as are looked at in one scan: more reports that there may be
+// others, and that neither f nor the limit has ended it.
+func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, more bool, err error) {
+	damaged, bound := false, ""
 	var keys []string
 	end := "" // the ledger was read up to there; empty: to its end
 	prefix := ""
@@ -532,22 +554,27 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 		})
 		damaged = damaged || errors.Is(err, store.ErrUnreadable)
 		if err = ledger.IgnoreUnreadable(err); err != nil {
-			return as, "", err
+			return as, "", false, err
 		}
 	}
 	// After the ledger, so that an object which is deleted in between is in one of them, and
 	// of the whole log, as states in the ledger expire that no watch reads.
 	var key []byte
-	recorded, err := r.around(before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
+	recorded := map[place]*around{}
+	err = r.aroundInto(recorded, before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
 		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace || all.Named != nil && !all.Named(row.Namespace, row.Name) {
 			return false
+		}
+		if len(recorded) >= 2*r.places {
+			end = first(recorded, r.places)
+			bound = end
 		}
 		key = append(append(append(key[:0], row.Namespace...), '/'), row.Name...) // ledger.Key
 		return string(key) > after && (end == "" || string(key) <= end)
 	})
 	damaged = damaged || errors.Is(err, store.ErrUnreadable)
 	if ledger.IgnoreUnreadable(err) != nil {
-		return as, "", err
+		return as, "", false, err
 	}
 	for p, a := range recorded {
 		if a.next != 0 || a.lived {
@@ -557,32 +584,48 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	next = end
-	more, n := true, 0
+	goes, n := true, 0
 	for i, key := range keys {
 		if end != "" && key > end { // of another part of the ledger
 			break
 		}
-		if n == limit || !more {
-			next = keys[i-1]
+		if n == limit || !goes {
+			next, bound = keys[i-1], ""
 			break
 		}
 		ns, name, _ := strings.Cut(key, "/")
 		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}])
 		damaged = damaged || unread
 		if err != nil {
-			return as, "", err
+			return as, "", false, err
 		}
 		if s.As == Exact && !s.Exists {
 			continue
 		}
 		n++
-		more = f(&s)
+		goes = f(&s)
 	}
 	at, err := r.spanOf(&all.Resource, all.Namespace, "", before, before)
 	if as = at.as(); damaged {
 		as = Gap
 	}
-	return as, next, err
+	return as, next, bound != "" && goes && n < limit, err
+}
+
+// first deletes all but the n objects whose keys come first, and returns the last of these.
+func first(recorded map[place]*around, n int) string {
+	keys := make([]string, 0, len(recorded))
+	for p := range recorded {
+		keys = append(keys, ledger.Key(p.namespace, p.name))
+	}
+	slices.Sort(keys)
+	end := keys[n-1]
+	for p := range recorded {
+		if ledger.Key(p.namespace, p.name) > end {
+			delete(recorded, p)
+		}
+	}
+	return end
 }
 
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
