@@ -57,6 +57,7 @@ func (r *rig) logged() (lines []string) {
 	err = r.Store.ScanHeadlines(0, 1<<62, false, func(blocks []byte) error {
 		return new(headline.Reader).Read(blocks, "", func(row *headline.Row) error {
 			kept := *row // its texts are those of the blocks
+			kept.Class = 0
 			kept.Namespace, kept.Name, kept.Manager = strings.Clone(row.Namespace), strings.Clone(row.Name), strings.Clone(row.Manager)
 			got = append(got, kept)
 			return nil

@@ -262,7 +262,7 @@ func (in *Reader) read(b []byte, f func(*Row) error) error {
 		at += int64(since>>1) ^ -int64(since&1)
 		row.Sequence += sequence
 		row.At, row.Type, row.Flags = at, types[t], Flags(flags)
-		row.Class = uint64(in.resources[resource])<<40 | t<<32 | uint64(row.Flags) //nolint:gosec // an index
+		row.Class = uint64(in.resources[resource])<<40 | t<<32 | uint64(row.Flags)
 		if err := f(&row); err != nil {
 			return err
 		}
@@ -313,7 +313,7 @@ func plain(buf string, i int) (string, int) {
 // text takes a text and returns where it is among the texts.
 func (in *Reader) text(buf string, i int) (text, next int) {
 	n, i := uvarint(buf, i)
-	if n-1 < uint64(in.count) { //nolint:gosec // a count
+	if n-1 < uint64(in.count) {
 		return int(n - 1), i
 	}
 	s := ""

@@ -205,7 +205,8 @@ func (l *life) full(routes []route.Spec) {
 // released, and puts it back: it is given that before what was recorded meanwhile.
 func TestPutBackBehindWhatIsHeld(t *testing.T) {
 	l := newLife(t, t.TempDir())
-	defer l.upkeep()()
+	stop := l.upkeep()
+	defer stop()
 	l.apply(throttled("slow", "a", "b"))
 	l.put("v", "1")
 	l.put("v", "2")

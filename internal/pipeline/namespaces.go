@@ -93,7 +93,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			continue
 		}
 		found, err := m.cfg.Resolver.Resolve(gr.String())
-		gone := false
+		var gone bool
 		switch {
 		case err == nil && !found[0].Namespaced:
 			gone, err = m.definitionReplaced(ctx, p, gr)

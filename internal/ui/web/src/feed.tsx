@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
 import { change, place } from "./place";
 import { arrows, count, now, resourceName, some } from "./text";
 
@@ -190,9 +190,8 @@ export function Feed({ status }: { status?: Status }) {
         ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until, at: "" })}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
-          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}>
-      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
-    </Rows>
+          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
+      empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <Spoken text={still ? "" : some(shown.total, "change")} />
   </div>;
 }

@@ -1,6 +1,6 @@
 // What several views are made of.
 import type { ReadonlySignal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
+import { Component, type ComponentChildren, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
 import { link } from "./place";
@@ -42,29 +42,38 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
   </>;
 }
 
-/** A list of which only the rows in view are elements. All rows have one height, and what a row shows
- *  follows from its item alone: it is made once. */
+/** Calls the newest function when an element has another size. */
+function useResized(box: RefObject<HTMLElement>, f: () => void) {
+  const newest = useRef(f);
+  newest.current = f;
+  useLayoutEffect(() => {
+    const sizes = new ResizeObserver(() => newest.current());
+    sizes.observe(box.current!);
+    return () => sizes.disconnect();
+  }, []);
+}
+
+/** What a row shows follows from its item alone: it is made once. */
+class Shown<T> extends Component<{ item: T; row: (item: T) => ComponentChildren }> {
+  override shouldComponentUpdate(next: { item: T }) { return next.item !== this.props.item; }
+  render() { return this.props.row(this.props.item); }
+}
+
+/** A list of which only the rows in view are elements. All rows have one height. None of the values is made of elements:
+ *  an effect keeps those of the rendering that it is from, and old elements lead to all later ones. */
 export function Rows<T extends object>(props: {
   label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
-  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; onView?: (newest?: T, oldest?: T) => void; children?: ComponentChildren;
+  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; onView?: (newest?: T, oldest?: T) => void; empty: string;
 }) {
   const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
-  const { items, height, selected } = props, made = useRef(new WeakMap<T, ComponentChildren>()).current;
-  const row = (item: T) => {
-    if (!made.has(item)) made.set(item, props.row(item));
-    return made.get(item);
-  };
+  const { items, height, selected } = props;
   const look = () => {
     const e = box.current!;
     set((old) => old.top === e.scrollTop && old.height === e.clientHeight ? old : { top: e.scrollTop, height: e.clientHeight });
     props.onTop?.(e.scrollTop < height);
     if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.();
   };
-  useLayoutEffect(() => {
-    const sizes = new ResizeObserver(look);
-    sizes.observe(box.current!);
-    return () => sizes.disconnect();
-  }, []);
+  useResized(box, look);
   useEffect(() => {
     const e = box.current!;
     if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
@@ -79,9 +88,9 @@ export function Rows<T extends object>(props: {
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
         class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}>{row(item)}</div>)}
+        onClick={() => props.onSelect(first + i)}><Shown item={item} row={props.row} /></div>)}
     </div>
-    {props.children}
+    {!items.length && <Empty>{props.empty}</Empty>}
   </div>;
 }
 
