@@ -26,7 +26,7 @@ import (
 const (
 	loadRate = 10_000 // changes a second
 	loadPods = 2000
-	maxHeap  = 60 << 20
+	maxHeap  = 16 << 20 // of 4 MB, whatever the length of a run
 )
 
 // replay is the bench's server of pods that change.

@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
 import { change, place } from "./place";
 import { arrows, count, now, resourceName, some } from "./text";
 
@@ -159,7 +159,7 @@ export function Feed({ status }: { status?: Status }) {
   const shown = feed.counts, bad = feed.error && filter.when ? feed.error : undefined;
   return <div class="feed">
     <h1 class="sr">Feed</h1>
-    {useMemo(() => <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
+    <Kept of={[names, q, status, expression, filtering, !!bad]}>{() => <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
       {field("resource", "resource", (status?.caches ?? []).map((c) => c.resource), "filter")}
       {field("namespace", "namespace", names.namespaces)}
       {field("name", "name")}
@@ -167,10 +167,10 @@ export function Feed({ status }: { status?: Status }) {
       <span class="toggles" role="group" aria-label="Types">{types.map((t) => <button class={"toggle " + t} aria-pressed={on.includes(t)} onClick={() => setType(t)}><span aria-hidden="true">{glyphs[t]}</span> {t}</button>)}</span>
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
-    </div>, [names, q, status, expression, filtering, !!bad])}
-    {useMemo(() => <Strip of={histogram.value} view={view}
+    </div>}</Kept>
+    <Kept of={[histogram.value]}>{() => <Strip of={histogram.value} view={view}
       onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, now())).toISOString(), at: "" })}
-      onScroll={(to) => change({ at: new Date(Math.min(to, now())).toISOString() })} />, [histogram.value])}
+      onScroll={(to) => change({ at: new Date(Math.min(to, now())).toISOString() })} />}</Kept>
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>

@@ -43,7 +43,7 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
 }
 
 /** Calls the newest function when an element has another size. */
-function useResized(box: RefObject<HTMLElement>, f: () => void) {
+function useResized(box: RefObject<HTMLElement | null>, f: () => void) {
   const newest = useRef(f);
   newest.current = f;
   useLayoutEffect(() => {
@@ -53,10 +53,11 @@ function useResized(box: RefObject<HTMLElement>, f: () => void) {
   }, []);
 }
 
-/** What a row shows follows from its item alone: it is made once. */
-class Shown<T> extends Component<{ item: T; row: (item: T) => ComponentChildren }> {
-  override shouldComponentUpdate(next: { item: T }) { return next.item !== this.props.item; }
-  render() { return this.props.row(this.props.item); }
+/** Elements that follow from the values `of` alone, and are made again when one of these is another. Unlike elements that are
+ *  kept and given again, they lead to none of an earlier rendering: in a view that is live for hours, these would become many. */
+export class Kept extends Component<{ of: unknown[]; children: () => ComponentChildren }> {
+  override shouldComponentUpdate(next: { of: unknown[] }) { return next.of.some((v, i) => v !== this.props.of[i]); }
+  render() { return this.props.children(); }
 }
 
 /** A list of which only the rows in view are elements. All rows have one height. None of the values is made of elements:
@@ -88,7 +89,7 @@ export function Rows<T extends object>(props: {
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
         class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}><Shown item={item} row={props.row} /></div>)}
+        onClick={() => props.onSelect(first + i)}><Kept of={[item]}>{() => props.row(item)}</Kept></div>)}
     </div>
     {!items.length && <Empty>{props.empty}</Empty>}
   </div>;
