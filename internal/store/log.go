@@ -136,7 +136,7 @@ const readLogBytes = 4 << 20
 // order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First is greater
 // than after+1 if some were. Unreadable records end the result before them; if they are the
 // first, one item with Unreadable set stands for a run of them, whose last sequence
-// it has. So it does for the end of the log if a repair has removed that: there are none only at LogStats.Last.
+// it has, and for the end of the log if a repair has removed that: there are no items only after LogStats.Last.
 // Payloads belong to the caller; those of one call share an allocation.
 func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if err := s.use(); err != nil {
@@ -175,6 +175,9 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 		after = sequence
 	}
 	if len(items) == 0 {
+		if first := s.LogStats().First; after+1 < first { // retention has removed them meanwhile
+			return s.ReadLog(first-1, max)
+		}
 		items, buf = []Item{{Position: tail, Sequence: tail, Unreadable: true}}, payloads{}
 	}
 	buf.assign(items)

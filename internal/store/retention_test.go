@@ -33,6 +33,39 @@ func minutes(t *testing.T, s *Store, from, n, size int, sinks ...string) {
 	}
 }
 
+// TestReadBesideRetention reads the log while all of it is removed again and again: what retention removes is no damage.
+func TestReadBesideRetention(t *testing.T) {
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for i := range 3000 {
+			b := s.NewBatch()
+			b.Append(Record{Time: testEpoch.Add(time.Duration(i) * time.Minute)}, nil)
+			errs = append(errs, s.Commit(b))
+			if i%3 == 0 {
+				_, err := s.retain(testEpoch.Add(10_000*time.Minute), Limits{RetentionMaxAge: time.Minute}, 0)
+				errs = append(errs, err)
+			}
+		}
+		done <- errors.Join(errs...)
+	}()
+	for {
+		items, err := s.ReadLog(0, 10)
+		if err != nil || len(items) > 0 && items[0].Unreadable {
+			t.Fatalf("%d items, %v", len(items), err)
+		}
+		select {
+		case err := <-done:
+			if st := s.LogStats(); err != nil || !st.Trimmed {
+				t.Errorf("log %+v, %v", st, err)
+			}
+			return
+		default:
+		}
+	}
+}
+
 func TestRetention(t *testing.T) {
 	now := testEpoch.Add(100 * time.Minute)
 	for _, c := range []struct {
@@ -379,7 +412,7 @@ func TestRetentionBetweenAnAckAndItsWrite(t *testing.T) {
 	}
 	retained := make(chan error, 1)
 	go func() {
-		_, err := s.retain(testEpoch.Add(time.Hour), Limits{RetentionMaxAge: time.Minute}, 0)
+		_, err := s.retain(testEpoch.Add(10_000*time.Minute), Limits{RetentionMaxAge: time.Minute}, 0)
 		retained <- err
 	}()
 	var err error
