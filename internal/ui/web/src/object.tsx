@@ -27,6 +27,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
   const version = items[at], before = items[other] as Version | undefined;
+  // Each resource has a watch of its own: what follows a change may be recorded a moment before it.
+  const about = (seconds: number) => new Date(Date.parse(version!.time) + seconds * 1000).toISOString();
   const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
@@ -72,7 +74,7 @@ export function ObjectView({ status }: { status?: Status }) {
       </ol>
       <section class="pane" aria-label="The shown version">
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
-          {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
+          {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
