@@ -235,11 +235,33 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	default:
 		return nil, &usageError{fmt.Errorf("--log-format %q: use text or json", f.format)}
 	}
-	klog.SetLogger(logr.FromSlogHandler(h))
+	klog.SetLogger(logr.FromSlogHandler(unended{h}))
 	log.SetFlags(0)
 	log.SetOutput(unquoting{slog.NewLogLogger(h, slog.LevelWarn).Writer()})
 	return slog.New(h), nil
 }
+
+// unended leaves out messages of client-go about requests that watcherd itself has ended.
+type unended struct{ slog.Handler }
+
+func (u unended) Handle(ctx context.Context, r slog.Record) error {
+	ended := false
+	r.Attrs(func(a slog.Attr) bool {
+		err, ok := a.Value.Any().(error)
+		ended = ok && errors.Is(err, context.Canceled)
+		return !ended
+	})
+	if ended {
+		return nil
+	}
+	return u.Handler.Handle(ctx, r)
+}
+
+func (u unended) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return unended{u.Handler.WithAttrs(attrs)}
+}
+
+func (u unended) WithGroup(name string) slog.Handler { return unended{u.Handler.WithGroup(name)} }
 
 // unquoting leaves out of a message of the standard library what a receiver has sent unasked, which may hold a secret of the request.
 type unquoting struct{ io.Writer }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"io"
 	"log" //nolint:depguard // it is under test
 	"net"
@@ -31,6 +33,24 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// TestEndedRequests: a stop that ends a request is no error of client-go in the log; others are.
+func TestEndedRequests(t *testing.T) {
+	var out bytes.Buffer
+	flags, writer := log.Flags(), log.Writer()
+	t.Cleanup(func() { klog.ClearLogger(); log.SetFlags(flags); log.SetOutput(writer) })
+	if _, err := (&logFlags{level: "info", format: "text"}).logger(&out); err != nil {
+		t.Fatal(err)
+	}
+	l := klog.Background().WithValues("resource", "pods")
+	l.Error(fmt.Errorf("read: %w", context.Canceled), "Unexpected error when reading response body")
+	if out.Len() > 0 {
+		t.Errorf("the log has %s", &out)
+	}
+	if l.Error(io.ErrUnexpectedEOF, "cut short"); !strings.Contains(out.String(), "resource=pods") {
+		t.Errorf("the log has %q", &out)
+	}
 }
 
 // TestUnsolicitedAnswer: what a receiver sends unasked is not in the log, where net/http would quote it.

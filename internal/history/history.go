@@ -420,6 +420,10 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 	if r.store.LogStats().Trimmed {
 		since = low
 	}
+	k, err := r.look()
+	if err != nil {
+		return low, since, err
+	}
 	found, all := false, true
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
 		partition, in := ledger.SplitFeed(feed)
@@ -427,8 +431,14 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		if found, all = true, all && !c.HistorySince.IsZero(); c.HistorySince.After(since) {
-			since = c.HistorySince
+		begun := c.HistorySince
+		for _, b := range k.backs {
+			if !begun.Before(b.at) && begun.Before(b.from) {
+				begun = b.from // the clock may have shown all up to then while there was no history
+			}
+		}
+		if found, all = true, all && !begun.IsZero(); begun.After(since) {
+			since = begun
 		}
 		return nil
 	})

@@ -190,7 +190,7 @@ func TestShortOutage(t *testing.T) {
 	outageTest(t, func(t *testing.T, s *failingServer, log *lines) {
 		s.Cut()
 		time.Sleep(time.Minute)
-		expectLines(t, log, `level=INFO msg="watches failed and resumed" watches=6 after=\S+ms err=.*`)
+		expectLines(t, log, `level=INFO msg="watches failed and resumed" watches=6 after=\S+s err=.*`)
 	})
 }
 
@@ -201,7 +201,7 @@ func TestFailureOfOneWatch(t *testing.T) {
 		s.become(reject(http.StatusForbidden, "Forbidden", "/api/v1/kind3s"))
 		time.Sleep(5 * time.Second)
 		expectLines(t, log, `level=ERROR msg="cannot watch the resource; retrying" resource=kind3s.v1 err=.* reason=Forbidden`,
-			`level=INFO msg="watches failed and resumed" watches=5 after=\S+ms err=.*`)
+			`level=INFO msg="watches failed and resumed" watches=5 after=\S+s err=.*`)
 		s.become(nil)
 		time.Sleep(time.Minute)
 		expectLines(t, log, `level=INFO msg="watching the resource again" resource=kind3s.v1 after=\S+s`)
