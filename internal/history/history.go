@@ -590,18 +590,26 @@ func (r *Reader) Resources() ([]Known, error) {
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return nil, err
 	}
+	if err = r.stated(add); err != nil {
+		return nil, err
+	}
+	return slices.Collect(maps.Values(found)), nil
+}
+
+// stated calls f with the resources that have recorded states.
+func (r *Reader) stated(f func(Known)) error {
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
 		_, err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
 			version := strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
-			add(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
+			f(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
 			return ledger.ErrEnough
 		})
 		if err = ledger.IgnoreUnreadable(err); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return slices.Collect(maps.Values(found)), nil
+	return nil
 }
 
 // stop returns the error of a reader that has gone away.

@@ -131,8 +131,8 @@ func (r *Reader) above(ctx context.Context, at past) func(*Ref) (*Ref, error) {
 			return nil, nil //nolint:nilnil // as it states
 		}
 		if kinds == nil {
-			var err error
-			if kinds, err = r.kinds(); err != nil {
+			kinds = map[refKey]Known{}
+			if err := r.stated(func(k Known) { kinds[refKey{group: k.Group, kind: k.Kind}] = k }); err != nil {
 				return nil, err
 			}
 		}
@@ -159,22 +159,6 @@ func (r *Reader) above(ctx context.Context, at past) func(*Ref) (*Ref, error) {
 		}
 		return &owners[0], nil
 	}
-}
-
-// kinds returns the resources of the recorded states, by group and kind.
-func (r *Reader) kinds() (map[refKey]Known, error) {
-	kinds := map[refKey]Known{}
-	for _, p := range r.store.Partitions() {
-		gr, _ := ledger.SplitPartition(p)
-		_, err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
-			kinds[refKey{group: gr.Group, kind: o.Kind()}] = Known{event.Resource{Group: gr.Group, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""}
-			return ledger.ErrEnough
-		})
-		if err = ledger.IgnoreUnreadable(err); err != nil {
-			return nil, err
-		}
-	}
-	return kinds, nil
 }
 
 // owner returns what the object is a consequence of, nil if that is not known: of several
