@@ -32,16 +32,56 @@ type Filter struct {
 	NoNoise         bool // not what headline.Row.Noise reports
 }
 
-func (f *Filter) matches(row *headline.Row) bool {
-	return row.Flags&headline.Rerecorded == 0 &&
-		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
-		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
-		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.By(f.Manager)) &&
-		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To)) &&
-		(!f.NoNoise || !f.noise(row))
+// matcher reports which rows a filter selects. What the class of a row decides is judged once for each class. It is for
+// the rows of one [headline.Reader] and for one goroutine.
+type matcher struct {
+	filter      *Filter
+	first, last int64 // times
+	texts       bool  // the filter selects by some
+	classes     map[uint64]class
+	latest      uint64 // the class of the row before, and what it decides:
+	class
 }
 
-func (f *Filter) noise(row *headline.Row) bool { return row.Noise(f.Resource != nil) }
+type class struct {
+	selected, noise bool
+	kind            int // its type, among types
+}
+
+func (f *Filter) matcher() *matcher {
+	m := &matcher{filter: f, first: math.MinInt64, last: math.MaxInt64, texts: f.text() != "", classes: map[uint64]class{}, latest: math.MaxUint64}
+	if !f.From.IsZero() {
+		m.first = nanos(f.From)
+	}
+	if !f.To.IsZero() {
+		m.last = nanos(f.To)
+	}
+	return m
+}
+
+// matches reports whether the filter selects a row, noise or not.
+func (m *matcher) matches(row *headline.Row) bool {
+	if row.Class != m.latest {
+		m.judge(row)
+	}
+	return m.selected && row.At >= m.first && row.At <= m.last && (!m.texts || m.filter.selectsTexts(row))
+}
+
+func (m *matcher) judge(row *headline.Row) {
+	c, ok := m.classes[row.Class]
+	if !ok {
+		f := m.filter
+		c.selected = row.Flags&headline.Rerecorded == 0 && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
+			(len(f.Types) == 0 || slices.Contains(f.Types, row.Type))
+		c.noise, c.kind = row.Noise(f.Resource != nil), slices.Index(types[:], row.Type)
+		m.classes[row.Class] = c
+	}
+	m.latest, m.class = row.Class, c
+}
+
+func (f *Filter) selectsTexts(row *headline.Row) bool {
+	return (f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) && (f.Manager == "" || row.By(f.Manager))
+}
 
 // nanos is a time in Unix nanoseconds, or the first or last there are.
 func nanos(t time.Time) int64 {
@@ -196,9 +236,10 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	}
 	defer records.Close()
 	var last uint64
+	selects := q.matcher()
 	keep := func(row *headline.Row) bool {
 		p.Scanned++
-		return q.matches(row)
+		return selects.matches(row) && !(q.NoNoise && selects.noise)
 	}
 	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
 		if len(p.Items) == q.Limit || compared == maxCompared || last != 0 && time.Since(began) > slice {
@@ -327,48 +368,29 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
-	first, last := nanos(from), nanos(to)
-	// Of a class of rows all is known but what the filter's texts select.
-	type class struct {
-		matches, noise bool
-		of             int // its type
-	}
-	classes, known := map[uint64]class{}, class{}
-	within, texts := Filter{Resource: f.Resource, Types: f.Types}, Filter{Namespace: f.Namespace, Name: f.Name, Manager: f.Manager}
-	in := headline.Reader{Bare: f.text() == ""}
-	i, begin, end := 0, first, first // the bucket of the row before
-	latest := uint64(math.MaxUint64) // its class
+	selects := f.matcher()
+	selects.first, selects.last = nanos(from), nanos(to)
+	in := headline.Reader{Bare: !selects.texts}
+	i, begin, end := 0, selects.first, selects.first // the bucket of the row before
 	err = r.store.ScanHeadlines(low, high, false, func(blocks []byte) error {
 		return in.Read(blocks, f.text(), func(row *headline.Row) error {
 			if row.Sequence < low || row.Sequence > high {
 				return nil
 			}
-			h.Scanned++
-			if row.At < first || row.At > last {
+			if h.Scanned++; !selects.matches(row) {
 				return nil
 			}
-			if row.Class != latest {
-				var ok bool
-				if known, ok = classes[row.Class]; !ok {
-					known = class{within.matches(row), f.noise(row), slices.Index(types[:], row.Type)}
-					classes[row.Class] = known
-				}
-				latest = row.Class
-			}
-			if !known.matches || !in.Bare && !texts.matches(row) {
-				return nil
-			}
-			if known.noise {
+			if selects.noise {
 				if h.Noise++; f.NoNoise {
 					return nil
 				}
 			}
 			if row.At < begin || row.At >= end {
-				i = min(int((row.At-first)/int64(width)), buckets-1)
-				begin = first + int64(i)*int64(width)
+				i = min(int((row.At-selects.first)/int64(width)), buckets-1)
+				begin = selects.first + int64(i)*int64(width)
 				end = begin + int64(width)
 			}
-			counts[i][known.of]++
+			counts[i][selects.kind]++
 			return nil
 		})
 	})
