@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // patience is how long a script waits for a condition. It is no expectation of
@@ -86,24 +86,10 @@ func (w *world) setup(env *testscript.Env) error {
 	env.Setenv("NS", w.namespace)
 	env.Setenv("RECEIVER", w.receiver.server.URL)
 	for _, name := range []string{"PORT", "PORT2"} {
-		port, err := freePort(w.t.Context())
-		if err != nil {
-			return err
-		}
-		env.Setenv(name, port)
+		env.Setenv(name, strconv.Itoa(testkit.Port(w.t)))
 	}
 	env.Setenv("ADMIN", "http://127.0.0.1:"+env.Getenv("PORT"))
 	return nil
-}
-
-func freePort(ctx context.Context) (string, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
 }
 
 // expand FILE...: replaces ${NAME} by the script's variables.

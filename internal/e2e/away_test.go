@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestServerAwayAtStart starts a daemon with a backlog while its API server is stopped: it
@@ -14,7 +15,7 @@ func TestServerAwayAtStart(t *testing.T) {
 	c := testcluster.Start(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
-	e, admin := newEndpoint(t), freeAddress(t)
+	e, admin := newEndpoint(t), testkit.Address(t)
 	config := strings.Replace(feedConfig(ns), `listen: ""`, fmt.Sprintf("listen: %q", admin), 1)
 	config, _, _ = strings.Cut(strings.Replace(config, "sinks: [archive]", "sinks: [hook]", 1), "- name: archive")
 	config += fmt.Sprintf("- name: hook\n  webhook: {url: %q, timeout: 2s}\n  batch: {maxEvents: 10}\n  retry: {initial: 20ms, max: 500ms}\n", e.url())

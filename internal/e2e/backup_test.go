@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestRestoredBackup backs up the store of a running daemon, and restores it after further
@@ -16,7 +17,7 @@ import (
 func TestRestoredBackup(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
-	ns, admin := c.Namespace(t), freeAddress(t)
+	ns, admin := c.Namespace(t), testkit.Address(t)
 	config := strings.Replace(feedConfig(ns), `listen: ""`, fmt.Sprintf("listen: %q", admin), 1)
 	d := newDaemon(t, c.Kubeconfig, config)
 	w := newClient(t, c, ns)

@@ -34,6 +34,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -229,7 +230,7 @@ func TestCanary(t *testing.T) {
 	key, visible := newCanary(), newCanary()
 	t.Setenv("CANARY_KEY", key.text)
 	var good, bad bodies
-	address := freeAddress(t)
+	address := testkit.Address(t)
 	bus, kafka, collector := newBus(t), testservers.StartKafka(t, testservers.KafkaSpec{}), testservers.StartCollector(t, testservers.CollectorSpec{})
 	records := topics(t, kafka.Addr, "^(history|state)\\..*")
 	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, address, receivers{

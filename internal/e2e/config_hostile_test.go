@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestHostileObjects has one tenant create what the API server takes and nobody expects, of
@@ -25,7 +26,7 @@ func TestHostileObjects(t *testing.T) {
 	hostile, other := c.Namespace(t), c.Namespace(t)
 	var hook bodies
 	bus := newBus(t)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig

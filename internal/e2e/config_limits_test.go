@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestLimitsOfRefusedConfig reloads files with another budget for the store. That
 // of a file which cannot be applied never takes effect.
 func TestLimitsOfRefusedConfig(t *testing.T) {
 	c := testcluster.Shared(t)
-	ns, admin := c.Namespace(t), freeAddress(t)
+	ns, admin := c.Namespace(t), testkit.Address(t)
 	config := func(maxBytes, resource string) string {
 		return fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1

@@ -4,23 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 )
-
-// freeAddress is an address on which nobody listens at present.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // httpGet reads an answer of the daemon, in one of the accepted forms; ok is false if there
 // was none or it was not 200.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -65,7 +66,7 @@ func (d *daemon) events(file string) (list []*event.Event) {
 func TestNoise(t *testing.T) {
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	config := func(payload string) string {
 		return strings.NewReplacer("NS", ns, "ADMIN", admin, "PAYLOAD", payload).Replace(noiseConfig)
 	}

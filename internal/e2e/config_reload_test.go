@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // reloads drives one daemon through changes of its configuration.
@@ -180,7 +181,7 @@ func TestReloads(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
-	r := &reloads{admin: freeAddress(t), namespace: ns, wait: 20}
+	r := &reloads{admin: testkit.Address(t), namespace: ns, wait: 20}
 	r.daemon = newDaemon(t, c.Kubeconfig, r.text())
 	r.start("--reload-interval", "100ms")
 	w := newClient(t, c, ns)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -117,7 +118,7 @@ func TestRoutes(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, strings.NewReplacer("NS", ns, "ADMIN", admin).Replace(routesConfig))
 	d.start()
 	w := newClient(t, c, ns)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // hookTimeout is the timeout that tests give to the webhook of an endpoint.
@@ -58,7 +60,7 @@ func cutting(_ http.ResponseWriter, _ []json.RawMessage, take func()) {
 
 // newEndpoint starts one that takes everything.
 func newEndpoint(t testing.TB) *endpoint {
-	e := &endpoint{t: t, addr: "127.0.0.1:0", behave: healthy}
+	e := &endpoint{t: t, addr: testkit.Address(t), behave: healthy}
 	e.up()
 	t.Cleanup(e.down)
 	return e
@@ -73,7 +75,6 @@ func (e *endpoint) up() {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.addr = l.Addr().String()
 	server := &http.Server{Handler: e}
 	served := make(chan struct{})
 	e.mu.Lock()

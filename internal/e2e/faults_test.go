@@ -80,7 +80,7 @@ func newNight(t *testing.T) *night {
 	c.Apply(t, gadgetCRD())
 	n := &night{
 		t: t, cluster: c, client: newClient(t, c, ns), proxy: newProxy(t, c), hook: newEndpoint(t),
-		admin: freeAddress(t), minFree: "1Mi",
+		admin: testkit.Address(t), minFree: "1Mi",
 	}
 	a := account{ns, "reader"}
 	n.daemon = newDaemon(t, through(t, n.proxy, c, c.UserKubeconfig(t, a.user())), n.config())

@@ -43,7 +43,7 @@ func newHub(t *testing.T, clusters ...string) *natstest.Node {
 
 func startHub(t *testing.T, s natstest.Spec) *natstest.Node {
 	t.Helper()
-	s.Name, s.Dir, s.Port = "hub", t.TempDir(), -1
+	s.Name, s.Dir = "hub", t.TempDir()
 	hub := natstest.Start(t, s)
 	nc, js := asUser(t, hub, "hub")
 	defer nc.Close()

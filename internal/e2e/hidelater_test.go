@@ -17,6 +17,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -57,7 +58,7 @@ func TestHidingMoreLater(t *testing.T) {
 	plain, own := newCanary(), newCanary()
 	receiver := newEndpoint(t)
 	receiver.become(failing)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	config := func(hide bool, late ...string) string {
 		return hideLaterConfig(ns, admin, receiver.url(), hide, late...)
 	}

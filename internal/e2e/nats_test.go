@@ -7,6 +7,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // bus is a real NATS server with a stream on disk, which outlives restarts.
@@ -22,7 +24,7 @@ const stream = "K8S"
 
 func newBus(t testing.TB) *bus {
 	b := &bus{t: t, options: server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", Port: testkit.Port(t), NoLog: true, NoSigs: true,
 		JetStream: true, StoreDir: t.TempDir(),
 	}}
 	b.up()

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // clockCRD has a column of each kind.
@@ -102,7 +103,7 @@ func TestKubectlInThePast(t *testing.T) {
 	kubectl := testcluster.Tool(t, "kubectl")
 	c.Apply(t, clockCRD)
 	ns, other := c.Namespace(t), c.Namespace(t)
-	p := &pastClient{t, freeAddress(t), kubectl, t.TempDir()}
+	p := &pastClient{t, testkit.Address(t), kubectl, t.TempDir()}
 	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig

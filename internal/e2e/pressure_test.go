@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestEverySinkDown has no sink that takes anything for the length of a long run,
@@ -233,7 +234,7 @@ func TestDiskNearlyFull(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, strings.NewReplacer("{path: ./data}", "{path: ./data, minFree: 32Mi}", `{listen: ""}`, "{listen: "+admin+"}").Replace(feedConfig(ns)))
 	disk := mountSmall(t, d.path("data"), "128m")
 	if disk == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // TestRestartUnchanged restarts over objects that did not change: no list, no
@@ -128,7 +129,7 @@ func TestQuietResource(t *testing.T) {
 	}
 	c := testcluster.Start(t)
 	ns := c.Namespace(t)
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig

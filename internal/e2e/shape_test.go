@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // tracker is an API that takes lists of issues with PUT, wants a token of its own authority and
@@ -110,7 +111,7 @@ func TestReceiversShape(t *testing.T) {
 	server := httptest.NewTLSServer(x)
 	t.Cleanup(server.Close)
 	t.Setenv("TRACKER_URL", server.URL+"/issues/key-of-the-url")
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, strings.NewReplacer("ADMIN", admin, "NS", ns, "TOKEN", server.URL+"/token").Replace(shapeConfig))
 	for name, content := range map[string]string{
 		"team": "of-the-file\n", "secret": trackerSecret + "\n",

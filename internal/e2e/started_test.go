@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // channel is an incoming webhook of Slack: it takes an object with a text, nothing else.
@@ -60,7 +61,7 @@ func TestGettingStarted(t *testing.T) {
 	server := httptest.NewServer(&slack)
 	t.Cleanup(server.Close)
 	t.Setenv("SLACK_URL", server.URL+"/services/T/B/x")
-	admin := freeAddress(t)
+	admin := testkit.Address(t)
 	d := newDaemon(t, c.Kubeconfig, config+"admin: {listen: \""+admin+"\"}\n")
 	printed, errs, code := command(t, "body", "--config", d.path("watcherd.yaml"), "--sink", "slack")
 	if code != 0 || strings.Contains(errs, "no route") || strings.TrimSpace(printed) != `{"text":"kubectl-set edited web: image of container web 1.4 -> 1.5, replicas 3 -> 5"}` {

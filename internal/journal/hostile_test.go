@@ -61,7 +61,7 @@ func testPermissions(t *testing.T, given bool) {
 	if err := os.WriteFile(password, []byte(replica.Password), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, Users: []natstest.User{replica, {Name: "admin", Password: "admin"}}})
+	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Users: []natstest.User{replica, {Name: "admin", Password: "admin"}}})
 	c := configOf(t, "WATCHERD", node)
 	if given {
 		nc, err := nats.Connect(node.URL, nats.UserInfo("admin", "admin"))

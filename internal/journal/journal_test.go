@@ -69,7 +69,7 @@ func open(t *testing.T, c journal.Config) *journal.Client {
 
 func startOne(t *testing.T) *natstest.Node {
 	t.Helper()
-	return natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})
+	return natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir()})
 }
 
 // contend begins the next term behind all that is there, and returns what was read.

@@ -269,7 +269,7 @@ func payloads(t *testing.T, s *store.Store) (all []string) {
 }
 
 func one(t *testing.T) []*natstest.Node {
-	return []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1})}
+	return []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir()})}
 }
 
 // TestStoreWithRecords: a store that has records begins a journal, which only copies of it can follow; a store with
@@ -457,7 +457,7 @@ func TestHold(t *testing.T) {
 // TestLargeEntry: a leader whose entry takes longer than the time-out is not replaced amid its parts.
 func TestLargeEntry(t *testing.T) {
 	t.Parallel()
-	nodes := []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, MaxPayload: 64 << 10})}
+	nodes := []*natstest.Node{natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), MaxPayload: 64 << 10})}
 	g := newGroup(t, nodes)
 	g.takeOver = 3 * time.Second
 	slow := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))

@@ -28,10 +28,7 @@ type Proxy struct {
 // NewProxy starts a proxy before the server at an address, until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Listen(t)
 	open := make(chan struct{})
 	close(open)
 	p := &Proxy{Addr: l.Addr().String(), target: target, listener: l, asks: open, answers: open}

@@ -35,7 +35,7 @@ func StartCollector(t testing.TB, spec CollectorSpec) *Collector {
 		spec.Dir = t.TempDir()
 	}
 	return &Collector{dir: spec.Dir, process: run(t, playground.Collector(), func(port int) any {
-		if port != 0 {
+		if spec.Port == 0 {
 			spec.Port = port
 		}
 		return spec

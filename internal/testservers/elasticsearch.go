@@ -45,7 +45,7 @@ func StartElasticsearch(t testing.TB, spec ElasticsearchSpec) *Elasticsearch {
 	}
 	e := &Elasticsearch{spec: &spec}
 	e.process = run(t, playground.Elasticsearch(), func(port int) any {
-		if port != 0 {
+		if spec.Port == 0 {
 			spec.Port = port
 		}
 		return spec

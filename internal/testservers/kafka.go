@@ -39,7 +39,7 @@ type Kafka struct{ *process }
 func StartKafka(t testing.TB, spec KafkaSpec) *Kafka {
 	t.Helper()
 	return &Kafka{run(t, playground.Kafka(), func(port int) any {
-		if port != 0 {
+		if spec.Port == 0 {
 			spec.Port = port
 		}
 		return spec

@@ -41,7 +41,7 @@ func StartObject(t testing.TB, spec ObjectSpec) *Object {
 	}
 	o := &Object{spec: &spec}
 	o.process = run(t, playground.Object(), func(port int) any {
-		if port != 0 {
+		if spec.Port == 0 {
 			spec.Port = port
 		}
 		return spec

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/watcherd/watcherd/internal/testcluster/playground"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // PostgresSpec is what a PostgreSQL server is started with.
@@ -188,14 +189,7 @@ func (p *Postgres) make(template string, spec PostgresSpec) error {
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	p.Addr = listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return err
-	}
+	p.Addr = testkit.Address(p.t)
 	_, p.port, _ = net.SplitHostPort(p.Addr)
 	settings := map[string]string{
 		"listen_addresses": "127.0.0.1", "port": p.port, "unix_socket_directories": p.dir, "shared_buffers": "16MB", "max_connections": "30",
@@ -241,7 +235,7 @@ func (p *Postgres) make(template string, spec PostgresSpec) error {
 	if _, err := p.query("postgres", "create role watcherd login"+password); err != nil {
 		return err
 	}
-	_, err = p.query("postgres", "create database watcherd owner watcherd")
+	_, err := p.query("postgres", "create database watcherd owner watcherd")
 	return err
 }
 

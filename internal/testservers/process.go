@@ -8,16 +8,15 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster/playground"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // process is a server that is a program of the module servers: it takes a spec as its argument and prints its address.
@@ -26,7 +25,7 @@ type process struct {
 
 	t       testing.TB
 	program playground.Program
-	spec    func(port int) any // 0: any port
+	spec    func(port int) any
 	port    int
 	cmd     *exec.Cmd
 	input   io.WriteCloser
@@ -36,7 +35,7 @@ type process struct {
 // run starts a server that is killed at the end of the test.
 func run(t testing.TB, program playground.Program, spec func(port int) any) *process {
 	t.Helper()
-	p := &process{t: t, program: program, spec: spec}
+	p := &process{t: t, program: program, spec: spec, port: testkit.Port(t)}
 	t.Cleanup(p.Kill)
 	if p.Start(); t.Failed() {
 		t.FailNow()
@@ -83,11 +82,7 @@ func (p *process) start() error {
 		return err
 	}
 	p.Addr = strings.TrimSpace(line)
-	_, port, err := net.SplitHostPort(p.Addr)
-	if err == nil {
-		p.port, err = strconv.Atoi(port)
-	}
-	return err
+	return nil
 }
 
 // Kill ends the process at once, if it still runs.

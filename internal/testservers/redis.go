@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // RedisSpec is what a Redis server is started with.
@@ -70,14 +72,7 @@ func StartRedis(t testing.TB, spec RedisSpec) *Redis {
 }
 
 func (r *Redis) configure(spec *RedisSpec) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	r.Addr = listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return err
-	}
+	r.Addr = testkit.Address(r.t)
 	_, port, _ := net.SplitHostPort(r.Addr)
 	lines := []string{"bind 127.0.0.1", "dir " + r.dir, "unixsocket " + r.socket(), "daemonize no", `logfile ""`}
 	plain := port

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -113,12 +112,7 @@ type process struct {
 
 func newProcess(t *testing.T, api *cluster, sink *receiver, watch string) *process {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	p := &process{T: t, dir: t.TempDir(), admin: l.Addr().String(), api: api}
+	p := &process{T: t, dir: t.TempDir(), admin: testkit.Address(t), api: api}
 	config := fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig

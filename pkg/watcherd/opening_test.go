@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,21 +23,14 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // TestListenersAnswerWhileTheStoreOpens holds the store's opening up: the daemon is alive,
 // not ready and says why, and does not answer what needs the store. Then it shows its configuration.
 func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
-	free := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
-	dir, listen, probes := t.TempDir(), free(), free()
+	dir, listen, probes := t.TempDir(), testkit.Address(t), testkit.Address(t)
 	file := filepath.Join(dir, "watcherd.yaml")
 	config := fmt.Sprintf("apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nstore: {path: %s}\nadmin: {listen: %q, probes: %q}\nwatches: [{name: w, resources: [pods]}]\n",
 		filepath.Join(dir, "data"), listen, probes)

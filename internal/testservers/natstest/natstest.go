@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -49,12 +48,12 @@ func VerifyMain(m *testing.M) {
 }
 
 // patience is for what takes a moment on an idle machine.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Spec is what a server in a process of its own gets.
 type Spec struct {
 	Name, Dir      string
-	Port           int // of clients; -1: any
+	Port           int // of clients; 0: any
 	User, Password string
 	Users          []User // instead of User and Password
 	Config         string // a file with what is not given here
@@ -131,6 +130,9 @@ type Node struct {
 // Start starts a server that is killed at the end of the test.
 func Start(t testing.TB, s Spec) *Node {
 	t.Helper()
+	if s.Port == 0 {
+		s.Port = testkit.Port(t)
+	}
 	n := &Node{Name: s.Name, t: t, spec: s}
 	n.Start()
 	t.Cleanup(n.Kill)
@@ -139,9 +141,6 @@ func Start(t testing.TB, s Spec) *Node {
 
 // Start starts the process again with its data, at its address.
 func (n *Node) Start() {
-	if n.URL != "" {
-		n.spec.Port = portOf(n.URL)
-	}
 	text, err := json.Marshal(n.spec)
 	if err != nil {
 		n.t.Error(err)
@@ -209,13 +208,6 @@ func (n *Node) signal(s syscall.Signal) {
 	}
 }
 
-func portOf(text string) (port int) {
-	if u, err := url.Parse(text); err == nil {
-		_, _ = fmt.Sscan(u.Port(), &port)
-	}
-	return port
-}
-
 // StartCluster starts three servers that know each other.
 func StartCluster(t testing.TB) []*Node {
 	t.Helper()
@@ -234,12 +226,9 @@ func startCluster(t testing.TB, s Spec) []*Node {
 	var ports []int
 	var taken []net.Listener // until all ports are known
 	for range 3 {            // the servers must know each other's ports beforehand
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Listen(t)
 		taken = append(taken, l)
-		ports = append(ports, portOf("nats://"+l.Addr().String()))
+		ports = append(ports, testkit.PortOf(t, l.Addr().String()))
 	}
 	for _, l := range taken {
 		l.Close()
@@ -257,7 +246,7 @@ func startCluster(t testing.TB, s Spec) []*Node {
 			}
 			routes = append(routes, "nats://"+addr)
 		}
-		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), -1, ports[i], strings.Join(routes, ",")
+		s.Name, s.Dir, s.Port, s.ClusterPort, s.Routes = fmt.Sprintf("n%d", i), t.TempDir(), 0, ports[i], strings.Join(routes, ",")
 		if s.NoAdvertise {
 			s.Advertise = "127.0.0.1:1" // no server listens there: what the others learn of a server is no way around the proxies
 		}

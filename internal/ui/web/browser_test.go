@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -217,18 +218,28 @@ func start(t *testing.T, config string) *daemon {
 // with an API server of its own.
 func startWith(t *testing.T, token, kubeconfig, config string) *daemon {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &daemon{t: t, token: token, api: kubeconfig, dir: t.TempDir(), base: "http://" + l.Addr().String()}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	d := &daemon{t: t, token: token, api: kubeconfig, dir: t.TempDir(), base: "http://" + address(t)}
 	d.configure(config)
 	d.run()
 	t.Cleanup(d.stop)
 	return d
+}
+
+// address returns an address that nothing listens on, of a port that the kernel gives to no connection: it is free when
+// the daemon comes back.
+func address(t *testing.T) string {
+	t.Helper()
+	var failure error
+	for range 100 {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(10_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+		failure = err
+	}
+	t.Fatal(failure)
+	return ""
 }
 
 func (d *daemon) configure(config string) {

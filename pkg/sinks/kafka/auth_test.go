@@ -197,7 +197,7 @@ func TestTLS(t *testing.T) {
 	deliver(t, s, sinktest.Events(1, 1))
 	k.Kill()
 	next := spec(second, 0)
-	next.Port = portOf(t, k.Addr)
+	next.Port = testkit.PortOf(t, k.Addr)
 	certificates(t, dir, first) // the sink's are still the old ones
 	testservers.StartKafka(t, next)
 	sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "certificate")
@@ -207,14 +207,6 @@ func TestTLS(t *testing.T) {
 	plain := configFor(k.Addr)
 	plain.Timeout = sinks.Duration(2 * time.Second)
 	sinktest.WantClass(t, sinktest.Open(t, plain).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "TLS")
-}
-
-func portOf(t *testing.T, addr string) (port int) {
-	t.Helper()
-	if _, err := fmt.Sscanf(addr, "127.0.0.1:%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // TestLeastPrivilege: writing and describing are all that mode history needs. Replaying into mode state needs reading,

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	topic    = "k8s.deployments" // of the events of sinktest, by default
 )
 

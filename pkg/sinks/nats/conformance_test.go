@@ -37,7 +37,7 @@ func inProcess(t *testing.T) *backend {
 }
 
 func ownProcess(t *testing.T) *backend {
-	n := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Port: -1, User: "me", Password: canary, MaxPayload: maxPayload})
+	n := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), User: "me", Password: canary, MaxPayload: maxPayload})
 	return &backend{url: n.URL, node: n, stop: n.Kill}
 }
 

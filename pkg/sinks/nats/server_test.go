@@ -16,7 +16,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // startServer starts a real server in this process, on a free port.
 func startServer(t *testing.T, change func(o *server.Options)) *server.Server {

@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // bench holds a destination, the sinks open at it and what they said.
 type bench struct {
