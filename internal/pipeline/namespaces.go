@@ -3,236 +3,24 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
-	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
-
-// A custom resource whose definition is deleted takes its objects along, and their
-// deletions may not have been read when the watch ends, or happen while nothing
-// is watched. The recorded objects of a resource are reported as deleted once it is
-// certain that its definition is gone: complete discovery does not have the resource,
-// and the API server has no such definition and had one. A version that is not served,
-// discovery that fails, a server that does not answer, one of another cluster and an
-// aggregated API, which has no definitions, prove nothing.
-
-const (
-	// unservedMeta and the name of a part of the ledger say since when its resource is
-	// not served, where definitions prove nothing.
-	unservedMeta = "unserved/"
-
-	// goneRetry is how soon a definition is looked for again that was still there, or
-	// about which no answer came.
-	goneRetry = 30 * time.Second
-
-	// goneTimeout bounds one look at all definitions of resources that are not served, at one
-	// of a resource that is, or at kube-system.
-	goneTimeout = 10 * time.Second
-)
-
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-
-// reportGone reports the objects of resources whose definitions are gone as deleted.
-// again reports that a definition has to be looked for again soon. Only the owner
-// goroutine calls it.
-func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
-	st := m.currentState()
-	if st == nil {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
-	defer cancel()
-	running := m.runningIn()
-	var waiting []string // parts of the ledger that no feed reads
-	for _, p := range m.store.Partitions() {
-		if gr, _ := ledger.SplitPartition(p); !custom(gr.Group) {
-			continue
-		}
-		if _, wanted := m.wantedOf(st, p); running[p] == nil && (wanted || m.farewells[p] != nil) {
-			waiting = append(waiting, p)
-		} else if err := m.endUnserved(p); err != nil {
-			return false, err
-		}
-	}
-	for _, p := range waiting {
-		gr, scope := ledger.SplitPartition(p)
-		if j := m.farewells[p]; j != nil {
-			if j.Over() {
-				delete(m.farewells, p)
-				if err := m.dropPartition(p, true); err != nil {
-					return false, err
-				}
-			}
-			continue
-		}
-		if _, over, err := m.store.Meta(ledger.FarewellMeta + p); err != nil {
-			return false, ledger.StoreError(err, "note of the farewell of %s", p)
-		} else if over { // the process ended behind it
-			if err := m.dropPartition(p, true); err != nil {
-				return false, err
-			}
-			continue
-		}
-		if m.blind(st, p) {
-			again = true // the watches concerned are not known yet
-			continue
-		}
-		found, err := m.cfg.Resolver.Resolve(gr.String())
-		var gone bool
-		switch {
-		case err == nil && !found[0].Namespaced:
-			gone, err = m.definitionReplaced(ctx, p, gr)
-			if err == nil && !gone {
-				continue
-			}
-		case notServed(err):
-			gone, err = m.definitionGone(ctx, st, p, gr)
-		default:
-			continue
-		}
-		switch {
-		case errors.Is(err, ledger.ErrStore):
-			return false, err
-		case err != nil:
-			m.log.Info("cannot check whether the definition of a resource is gone", "resource", gr.String(), "error", err)
-			return true, nil
-		case !gone:
-			again = true
-			continue
-		}
-		m.farewells[p], err = m.committer.BeginFarewell(p, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.goneDue)
-		if err != nil {
-			delete(m.farewells, p)
-			return false, err
-		}
-	}
-	return again, nil
-}
-
-// blind reports whether a watch that means a part of the ledger selects namespaces by
-// label, and the labels are not known.
-func (m *Manager) blind(st *plan.State, partition string) bool {
-	gr, scope := ledger.SplitPartition(partition)
-	return !m.committer.NamespacesReady() && slices.ContainsFunc(st.Watches, func(w plan.Watch) bool {
-		return w.Filter.NeedsNamespaces() && m.wants(&w, gr, scope)
-	})
-}
-
-// Definition returns the CustomResourceDefinition of a resource, as JSON, nil if it has none. It
-// asks the API server.
-func (m *Manager) Definition(ctx context.Context, gr schema.GroupResource) ([]byte, error) {
-	if !custom(gr.Group) {
-		return nil, nil
-	}
-	definition, err := m.definitions.Get(ctx, gr.String(), metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return definition.MarshalJSON()
-}
-
-// custom reports whether a group may be one of custom resources.
-func custom(group string) bool {
-	return strings.Contains(group, ".") && !scheme.Scheme.IsGroupRegistered(group)
-}
-
-// definitionGone reports whether a resource that discovery does not have is gone for
-// good. Where it is not known to have had a definition, or the API server may not be asked, it
-// counts as gone when it has not been served for as long as delivered events are kept.
-func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition string, gr schema.GroupResource) (bool, error) {
-	err := m.findDefinition(ctx, gr)
-	switch {
-	case err == nil:
-		return false, nil
-	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
-		return false, err
-	}
-	if err := m.factory.CheckCluster(ctx); err != nil {
-		return false, err // the definitions of another cluster prove nothing
-	}
-	if apierrors.IsNotFound(err) {
-		_, defined, err := m.store.Meta(definedMeta + partition)
-		if ledger.IgnoreUnreadable(err) != nil {
-			return false, ledger.StoreError(err, "note of the definition of %s", partition)
-		}
-		if defined {
-			return true, nil
-		}
-	}
-	since, marked, err := m.unwatchedSince(unservedMeta + partition)
-	if err != nil {
-		return false, err
-	}
-	if !marked {
-		if err := ledger.PutMeta(m.store, unservedMeta+partition, noteTime(m.cfg.Now())); err != nil {
-			return false, ledger.StoreError(err, "note %s", partition)
-		}
-		return false, nil
-	}
-	return m.store.Age().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
-}
-
-// definitionReplaced reports whether the recorded objects of a resource whose objects are in no namespace are all in
-// namespaces: the scope of a definition does not change, so that they went with a former one. The watches of
-// their namespaces do not list the resource.
-func (m *Manager) definitionReplaced(ctx context.Context, partition string, gr schema.GroupResource) (bool, error) {
-	empty, err := m.ledger.Empty(partition, ledger.Key("", ""))
-	if err != nil || !empty {
-		return false, err
-	}
-	definition, err := m.definitions.Get(ctx, gr.String(), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return false, nil // it proves nothing
-	}
-	if err != nil {
-		return false, err
-	}
-	if scope, _, _ := unstructured.NestedString(definition.Object, "spec", "scope"); scope != "Cluster" {
-		return false, nil // discovery is behind
-	}
-	return true, m.factory.CheckCluster(ctx)
-}
-
-// endUnserved ends the note that a resource is not served: it is, or nothing watches it and its states expire.
-func (m *Manager) endUnserved(partition string) error {
-	if _, marked, err := m.store.Meta(unservedMeta + partition); err == nil && !marked {
-		return nil
-	}
-	b := m.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(unservedMeta + partition)
-	return ledger.StoreError(m.store.Commit(b), "end the note that %s is not served", partition)
-}
-
-// endFarewells ends those of parts of the ledger that feeds are about to read.
-func (m *Manager) endFarewells(start []*commit.Feed) error {
-	for _, s := range start {
-		j := m.farewells[s.Partition]
-		if j == nil {
-			continue
-		}
-		delete(m.farewells, s.Partition)
-		if err := m.committer.AtBarrier(func(commit.Barrier) { j.Stop() }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // namespaceKey selects the objects of the informer for watches that select namespaces by
 // label.
@@ -306,4 +94,87 @@ func (n *namespaces) close() {
 	n.waiting.Wait()
 	sub.Close()
 	n.sub.Store(nil)
+}
+
+const (
+	// absentRetry is how soon a namespace is looked for again that does not exist.
+	absentRetry = 10 * time.Second
+
+	// presentRetry is how soon one is looked for again that is not known to be missing.
+	presentRetry = 5 * time.Minute
+)
+
+// lookForNamespaces returns which of the namespaces that watches name do not exist, with those watches.
+// What a client may not ask, or gets no answer to, is as it was before, and so is what existed unless all is
+// set. The error is that of ctx.
+func lookForNamespaces(ctx context.Context, client dynamic.ResourceInterface, watches []plan.Watch, before map[string][]string, all bool) (map[string][]string, error) {
+	named := map[string][]string{}
+	for i := range watches {
+		for _, ns := range watches[i].Namespaces {
+			named[ns] = append(named[ns], watches[i].Name)
+		}
+	}
+	maps.DeleteFunc(named, func(ns string, _ []string) bool {
+		if !all && before[ns] == nil {
+			return true
+		}
+		// Unlike a get, a list distinguishes a namespace that does not exist from a path that is not served.
+		list, err := client.List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", ns).String(), Limit: 1})
+		if err != nil {
+			return before[ns] == nil
+		}
+		return len(list.Items) > 0
+	})
+	return named, ctx.Err()
+}
+
+// followAbsent notes which namespaces that watches name do not exist, and logs when one is
+// missing and when it exists. It returns when ctx is done.
+func (m *Manager) followAbsent(ctx context.Context) {
+	client := m.client.Resource(namespaceKey.GVR)
+	var looked time.Time // for all of them
+	for {
+		retry := presentRetry
+		if st := m.currentState(); st != nil {
+			all := time.Since(looked) >= presentRetry
+			if all {
+				looked = time.Now()
+			}
+			absent, err := lookForNamespaces(ctx, client, st.Watches, m.absent, all) // only this goroutine writes it
+			if err != nil {
+				return
+			}
+			if m.noteAbsent(st, absent); len(absent) > 0 {
+				retry = absentRetry
+			}
+		}
+		timer := time.NewTimer(retry)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-m.absentDue:
+			timer.Stop()
+			looked = time.Time{}
+		case <-timer.C:
+		}
+	}
+}
+
+func (m *Manager) noteAbsent(st *plan.State, absent map[string][]string) {
+	m.mu.Lock()
+	before := m.absent
+	m.absent = absent
+	m.mu.Unlock()
+	for ns, watches := range absent {
+		if before[ns] == nil {
+			m.log.Warn("a namespace does not exist: nothing is read from it until it does", "namespace", ns, "watches", strings.Join(watches, ", "))
+		}
+	}
+	for ns := range before {
+		watched := slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return slices.Contains(w.Namespaces, ns) })
+		if watched && absent[ns] == nil {
+			m.log.Info("the namespace exists", "namespace", ns)
+		}
+	}
 }
