@@ -194,7 +194,7 @@ type transition struct {
 	keep    bool   // the history has it, whether a sink takes it or not
 	state   bool   // it leads to a state of the object's history
 	blind   bool   // history was lost before it
-	lost    bool   // what was recorded of the object is: also a watch without a snapshot is given its state
+	lost    bool   // of a sync event: what was recorded of the object is damaged, and watches without a snapshot are given it, too
 }
 
 // subject is the object that the event is about and whose state it carries.
