@@ -3,6 +3,7 @@ package commit
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -476,7 +477,7 @@ func TestUnchangedCheckpointIsNotWritten(t *testing.T) {
 // TestEmptyList moves past a list without objects only if the ledger has none either:
 // otherwise its deletions have yet to come.
 func TestEmptyList(t *testing.T) {
-	for name, recorded := range map[string]bool{"nothing is recorded": false, "deletions have yet to come": true} {
+	for name, recorded := range map[string]bool{"nothing is recorded": false, "nothing is recorded, amid changes of others": false, "deletions have yet to come": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, disk(), committest.PodWatch())
@@ -485,6 +486,11 @@ func TestEmptyList(t *testing.T) {
 			s.Subscribed(i)
 			if recorded {
 				r.recorded(s, r.Object("a", "u", "4"))
+			}
+			if strings.Contains(name, "others") {
+				other := pods
+				other.GVR.Resource = "jobs"
+				r.add(addedTo(r.feed(other), r.Object("b", "u", "5")))
 			}
 			r.group.touched[s] = struct{}{}
 			r.step()

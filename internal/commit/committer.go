@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -420,7 +421,7 @@ func (g *group) putCheckpoints() error {
 		if sub == nil {
 			continue
 		}
-		if next, ok := sub.NextList(s.position, false); ok && next.Last && next.End == s.position+1 && len(g.overlay) == 0 {
+		if next, ok := sub.NextList(s.position, false); ok && next.Last && next.End == s.position+1 && !g.changed(s) {
 			complete := s.ahead != nil || s.relisted != 0 // the sweep finds the deletions
 			if !complete {
 				var err error
@@ -473,6 +474,16 @@ func (g *group) putCheckpoints() error {
 		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(s.saved))
 	}
 	return nil
+}
+
+// changed reports whether the group changes recorded states of the feed's objects.
+func (g *group) changed(s *Feed) bool {
+	for id := range g.overlay {
+		if id.partition == s.Partition && strings.HasPrefix(id.key, s.KeyPrefix()) {
+			return true
+		}
+	}
+	return false
 }
 
 // Barrier is a moment between two commits, in which no change is half judged. It is

@@ -7,6 +7,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -251,5 +252,63 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 	r.Expect("gap a  ", "sync a u-a 5", "gap b  ", "sync b u-b 5")
 	if !s.damaged {
 		t.Error("the feed does not know that its ledger is damaged")
+	}
+}
+
+// TestDamageWithoutASnapshot gives a watch without a snapshot, too, the state of an object of which what was recorded is
+// damaged: it may have changed since.
+func TestDamageWithoutASnapshot(t *testing.T) {
+	for name, tc := range map[string]struct {
+		damage func(r *rig, s *Feed)
+		want   []string
+	}{
+		"nothing":      {func(*rig, *Feed) {}, nil},
+		"a state":      {func(r *rig, s *Feed) { r.damaged(s, "a") }, []string{"gap a  ", "sync a u 5"}},
+		"a checkpoint": {func(_ *rig, s *Feed) { s.forgot = true }, []string{"sync a u 5"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Snapshot = false }))
+			s := r.feed(pods)
+			tc.damage(r, s)
+			r.commit(listedBy(s, r.Object("a", "u", "5")))
+			r.Expect(tc.want...)
+		})
+	}
+}
+
+// TestRepairRestoresStates has a consistency check's list show an object as the informer has it, of which damage has taken
+// the recorded state: it is recorded again, and nothing is reported.
+func TestRepairRestoresStates(t *testing.T) {
+	for name, damage := range map[string]func(r *rig, s *Feed){
+		"lost": func(r *rig, s *Feed) {
+			b := r.Store.NewBatch()
+			b.DeleteState(s.Partition, ledger.Key("ns", "a"))
+			if err := r.Store.Commit(b); err != nil {
+				r.Fatal(err)
+			}
+		},
+		"earlier": func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "1")) },
+		"damaged": func(r *rig, s *Feed) { r.damaged(s, "a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.feed(pods)
+			s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "5", End: 2}})
+			s.recordedForm = s.Form
+			a := r.Object("a", "u", "3").WithPosition(1)
+			r.commit(addedTo(s, a))
+			r.Expect("added a u 3")
+			damage(r, s)
+			r.commit(
+				&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, To: "5", FromTime: now, ToTime: now, Position: 2}},
+				updatedIn(s, r.Object("a", "u", "3").WithPosition(2), a),
+			)
+			r.Expect()
+			if o, err := r.c.ledger.State(s.Partition, ledger.Key("ns", "a")); err != nil || o == nil || o.GetResourceVersion() != "3" || o.Sequence() <= unlogged {
+				t.Errorf("the ledger has %v (%v)", o, err)
+			}
+		})
 	}
 }

@@ -44,15 +44,14 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.unreadable(&c.sighting, err); err != nil {
 			return err
 		}
-		return g.enter(&c.sighting, transition{t: event.Sync, after: c.obj})
+		return g.enter(&c.sighting, transition{t: event.Sync, after: c.obj, lost: true})
 	case err != nil:
 		return err
 	case before == nil:
-		t := event.Added
 		if c.initial && !c.feed.synced {
-			t = event.Sync
+			return g.enter(&c.sighting, transition{t: event.Sync, after: c.obj, lost: c.feed.forgot})
 		}
-		return g.enter(&c.sighting, transition{t: t, after: c.obj})
+		return g.enter(&c.sighting, transition{t: event.Added, after: c.obj})
 	case !c.rewound && (c.feed.ahead != nil || before.GetUID() == c.obj.GetUID()) && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
 		g.c.metrics.staleTotal.WithLabelValues(c.feed.groupResource()).Inc()
 		return nil // history that is read again
@@ -70,6 +69,9 @@ func (c *objectSeen) process(g *group) error {
 			return g.rerecord(&c.sighting, before)
 		}
 		c.obj.RecordedAs(before.Sequence())
+		if c.repair {
+			return g.restore(&c.sighting)
+		}
 		return nil // a resync, a relist or a re-read: nothing happened
 	default:
 		if before, err = g.former(c.feed, before); err != nil {
@@ -192,6 +194,7 @@ type transition struct {
 	keep    bool   // the history has it, whether a sink takes it or not
 	state   bool   // it leads to a state of the object's history
 	blind   bool   // history was lost before it
+	lost    bool   // of a sync event: what was recorded of the object is damaged, and watches without a snapshot are given it, too
 }
 
 // subject is the object that the event is about and whose state it carries.
@@ -250,6 +253,19 @@ func (g *group) rerecord(c *sighting, before *compact.Object) error {
 	return g.record(c.feed, c.obj, sequence)
 }
 
+// restore makes a state that has not changed the ledger's again, if damage has taken it: the consistency
+// check compares the ledger with the cluster, and the informer has the state.
+func (g *group) restore(c *sighting) error {
+	recorded, err := g.recorded(c.feed, c.obj)
+	if ledger.IgnoreUnreadable(err) != nil {
+		return err
+	}
+	if recorded != nil && recorded.GetUID() == c.obj.GetUID() && recorded.GetResourceVersion() == c.obj.GetResourceVersion() {
+		return nil
+	}
+	return g.record(c.feed, c.obj, c.obj.Sequence())
+}
+
 // emit routes a transition to the watches it concerns and adds the event to the batch, if
 // any sink is to have it or its history is kept. It returns the sequence of the state in
 // the object's history, 0 if it is in none.
@@ -274,7 +290,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 	var hits []route.Hit
 	unjudged, nsLabels := false, g.c.namespaces.of(o.subject())
 	for _, h := range c.feed.Watches() {
-		if o.t == event.Sync && !h.Watch.Snapshot {
+		if o.t == event.Sync && !h.Watch.Snapshot && !o.lost {
 			continue
 		}
 		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), nsLabels)

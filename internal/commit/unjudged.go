@@ -121,11 +121,11 @@ func (c *Committer) putUnjudged(namespace, partition string, u unjudged) {
 // if that is because its namespace has not been seen. An object of the first list is no change.
 func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	namespace := o.subject().GetNamespace()
-	if o.t == event.Sync || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
+	if o.t == event.Sync && !o.lost || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
 	u, noted := g.c.noted(namespace, s)
-	lost := o.t == event.Updated || o.t == event.Deleted
+	lost := o.t == event.Updated || o.t == event.Deleted || o.lost
 	switch {
 	case !noted:
 		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}

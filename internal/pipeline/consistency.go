@@ -49,6 +49,7 @@ var (
 	errUnordered    = errors.New("the API server's list is not in the order of namespace and name")
 	errUncomparable = errors.New("the API server's resource versions cannot be compared")
 	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
+	errNotRelisted  = errors.New("the watch ended before it had relisted the resource")
 )
 
 // checksMeta is where the store keeps how far the consistency check has come, as checks.
@@ -179,6 +180,11 @@ func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *che
 		}
 		if err != nil {
 			m.metrics.audited(s, auditUnfinished)
+			if errors.Is(err, errNotRelisted) {
+				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
+				_ = wait.For(ctx, auditSettle) // the context is looked at next
+				return                         // the round continues with this feed
+			}
 			if c.Left[s.ID] == from { // what does not come on is not tried again
 				delete(c.Left, s.ID)
 			}
@@ -288,26 +294,48 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		}
 	}
 	delete(c.Left, s.ID)
+	cause := commit.CauseAudit
 	switch {
 	case a.rollback != nil:
 		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
-		m.metrics.audited(s, auditRepaired)
-		sub.Relist(dynamicfactory.CauseRollback)
+		cause = dynamicfactory.CauseRollback
 	case a.outdated: // the relist distinguishes a rollback from a server that is behind for a moment
 		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", a.version, "recorded", s.Complete())
-		m.metrics.audited(s, auditRepaired)
-		sub.Relist(commit.CauseAudit)
 	case a.lost > 0:
 		s.Log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", a.lost)
-		m.metrics.audited(s, auditRepaired)
-		sub.Relist(commit.CauseAudit)
 	default:
 		m.metrics.audited(s, auditClean)
 		if whole {
 			m.noteChecked(s, began)
 		}
+		return wait.For(ctx, pause)
 	}
+	if err := a.relist(ctx, cause); err != nil {
+		return err
+	}
+	m.metrics.audited(s, auditRepaired)
 	return wait.For(ctx, pause)
+}
+
+// relist has the informer list the resource again, and returns when the list is recorded. The error is errNotRelisted
+// if the feed has stopped before, as its successor may resume without a list, and errNotCaughtUp after auditPatience:
+// the informer repeats a list that fails.
+func (a *audit) relist(ctx context.Context, cause string) error {
+	patient, cancel := context.WithTimeout(ctx, auditPatience)
+	defer cancel()
+	before := a.sub.Status().Relists
+	a.sub.Relist(cause)
+	for {
+		switch st := a.sub.Status(); {
+		case st.Relists > before && !ledger.Newer(st.ResourceVersion, a.s.Complete()):
+			return nil
+		case a.s.stopped():
+			return errNotRelisted
+		}
+		if a.s.pause(patient) != nil {
+			return cmp.Or(ctx.Err(), errNotCaughtUp)
+		}
+	}
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch
@@ -505,7 +533,7 @@ func (a *audit) compare() (rest bool, err error) {
 		a.suspect(key, listed, headOf(o))
 		return nil
 	})
-	if err != nil && !more {
+	if err = ledger.IgnoreUnreadable(err); err != nil && !more {
 		return false, err
 	}
 	unrecordedUpTo("")
@@ -595,9 +623,10 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 	return nil
 }
 
+// recordedHead is of no object if the recorded state is damaged: it is recorded again with the list.
 func (m *Manager) recordedHead(s *informer, key string) (head, error) {
 	o, err := m.ledger.State(s.Partition, key)
-	return headOf(o), err
+	return headOf(o), ledger.IgnoreUnreadable(err)
 }
 
 // caughtUp waits until everything up to version is committed.

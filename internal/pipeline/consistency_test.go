@@ -15,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
@@ -158,6 +159,46 @@ func TestAuditFindsLosses(t *testing.T) {
 	}
 }
 
+// TestAuditRestoresRecordedStates: damage takes the recorded state of an object of which nothing is missed. The check
+// has it recorded again, without an event, and the next one finds nothing.
+func TestAuditRestoresRecordedStates(t *testing.T) {
+	const name = "pod-00700"
+	key := ledger.Key("ns", name)
+	for damage, change := range map[string]func(b *store.Batch, earlier []byte){
+		"earlier":    func(b *store.Batch, earlier []byte) { b.PutState("pods", key, earlier) },
+		"unreadable": func(b *store.Batch, _ []byte) { b.PutState("pods", key, []byte("damaged")) },
+	} {
+		t.Run(damage, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api, _ := podServer(t, 1200)
+				l := runLive(t, "store", store.Options{FS: vfs.NewMem()}, api, served{pods})
+				l.apply(l.state(committest.PodWatch()))
+				l.synced()
+				earlier, _, err := l.store.State("pods", key, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				api.Put(podPath, "ns", name, phase("x"))
+				l.caughtUp()
+				b := l.store.NewBatch()
+				change(b, earlier)
+				if err := l.store.Commit(b); err != nil {
+					t.Fatal(err)
+				}
+				l.audited(1, func() {})
+				l.audited(0, func() {})
+				h := l.log()
+				if got := h.types(name); got != "sync updated" {
+					t.Errorf("events are %q", got)
+				}
+				if gaps := h[""]; len(gaps) > 0 {
+					t.Errorf("gaps: %q", gaps)
+				}
+			})
+		})
+	}
+}
+
 // TestGapOfACheckBeginsWithTheLastOne has changes kept from the watch long before a check finds one of them: the
 // gap begins with the last check that found nothing, also of an earlier life, and is of an unknown beginning
 // where there was none.
@@ -267,24 +308,34 @@ func TestAuditFindsARollbackOfAStorageOfItsOwn(t *testing.T) {
 // minutes or somewhat later.
 type checked struct {
 	*live
-	disk *vfs.MemFS
+	disk     *vfs.MemFS
+	interval time.Duration
 
-	mu    sync.Mutex
-	pages []string // the tokens that were asked for
-	times []time.Time
-	away  bool // the API server refuses them
+	mu      sync.Mutex
+	pages   []string // the tokens that were asked for
+	times   []time.Time
+	away    bool // the API server refuses them
+	listing bool // it refuses lists of whole objects
+	refused int  // how many of these
 }
 
-func runChecked(t *testing.T) *checked {
+func runChecked(t *testing.T, interval time.Duration) *checked {
 	t.Helper()
 	api, _ := podServer(t, 2600)
-	c := &checked{disk: vfs.NewCrashableMem()}
+	c := &checked{disk: vfs.NewCrashableMem(), interval: interval}
 	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != podPath || r.URL.Query().Get("fieldSelector") != "" || !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+		if r.URL.Path != podPath || r.URL.Query().Get("fieldSelector") != "" || r.URL.Query().Has("watch") {
 			return false
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			if c.listing {
+				c.refused++
+				apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			}
+			return c.listing
+		}
 		if c.away {
 			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
 			return true
@@ -299,10 +350,13 @@ func runChecked(t *testing.T) *checked {
 func (c *checked) start(t *testing.T, api *apitest.Server) *live {
 	t.Helper()
 	l := runLive(t, "store", store.Options{FS: c.disk}, api, served{pods})
-	st := l.state(committest.PodWatch())
-	st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 2 * time.Minute}
-	l.apply(st)
+	l.apply(c.checking(l.state(committest.PodWatch())))
 	return l
+}
+
+func (c *checked) checking(st *plan.State) *plan.State {
+	st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: c.interval}
+	return st
 }
 
 // until waits for what takes minutes, with bookmarks.
@@ -333,7 +387,7 @@ func (c *checked) refuse(away bool) {
 // TestAuditIsSpread reads the pages of a check over half of the interval.
 func TestAuditIsSpread(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c := runChecked(t)
+		c := runChecked(t, 2*time.Minute)
 		began := time.Now()
 		c.until("a check", func() bool { return c.metric("watcherd_consistency_checks_total") == 1 })
 		if n := c.read(); n != 6 {
@@ -357,7 +411,7 @@ func TestAuditGoesOn(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lost %t", cut, lost), func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					c := runChecked(t)
+					c := runChecked(t, 2*time.Minute)
 					c.synced()
 					if lost { // of the second page
 						c.api.Mute(true)
@@ -393,6 +447,39 @@ func TestAuditGoesOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRelistOfACheckIsCutShort narrows a watch while the list that a check asked for fails: what the check had found is
+// found again long before the next one.
+func TestRelistOfACheckIsCutShort(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := runChecked(t, time.Hour)
+		c.synced()
+		c.api.Mute(true)
+		c.api.Put(podPath, "ns", "pod-00600", phase("x"))
+		c.api.Mute(false)
+		c.caughtUp()
+		refuse := func(listing bool) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.listing = listing
+		}
+		refuse(true)
+		for c.read() == 0 {
+			time.Sleep(time.Minute)
+			c.api.Bookmark()
+		}
+		c.until("a relist", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.refused > 0
+		})
+		w := committest.PodWatch()
+		w.Namespaces, w.Fingerprint = []string{"ns"}, "narrower"
+		c.apply(c.checking(c.state(w)))
+		refuse(false)
+		c.until("the repair", func() bool { return c.log().types("pod-00600") == "sync updated" })
+	})
 }
 
 // TestAuditIsBounded compares a list that lacks most of what is recorded: a bounded number

@@ -66,19 +66,33 @@ func (a *access) makeFolder(path string) error {
 			return err
 		}
 	}
-	switch err := os.Mkdir(path, 0o700); {
-	case err == nil:
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(a.openFolder(f), f.Close()); err != nil {
-			return err
-		}
-	case !errors.Is(err, fs.ErrExist):
+	err := os.Mkdir(path, 0o700)
+	made := err == nil
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if made {
+		err = a.openFolderAt(path)
+	}
+	if err == nil {
+		err = syncFolder(parent)
+	}
+	if made && err != nil { // the next attempt would take it for durable
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+func (a *access) openFolderAt(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
 		return err
 	}
-	f, err := os.Open(parent)
+	return errors.Join(a.openFolder(f), f.Close())
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -188,11 +202,14 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	if err := lock(f.file); err != nil {
 		return fmt.Errorf("%s is written by another sink or process: %w", f.name, err)
 	}
+	if created {
+		if err := syncDir(d.root, filepath.Dir(f.name)); err != nil { // the next attempt would take the name for durable
+			return errors.Join(err, d.root.Remove(f.name))
+		}
+		return d.access.grant(f.file)
+	}
 	if err := d.access.grant(f.file); err != nil {
 		return err
-	}
-	if created {
-		return syncDir(d.root, filepath.Dir(f.name))
 	}
 	// Every batch since then is synced: no power cut has come between.
 	deep := f.written.Before(d.began) || f.written.After(time.Now())
@@ -223,11 +240,10 @@ func (d *folder) makeParents(name string) error {
 	info, err := d.root.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = d.root.Mkdir(dir, 0o700); err == nil {
-			f, err := d.root.Open(dir)
-			if err != nil {
-				return err
+			if err = d.openFolder(dir); err != nil { // the next attempt would take it for durable
+				err = errors.Join(err, d.root.Remove(dir))
 			}
-			return errors.Join(d.access.openFolder(f), f.Close(), syncDir(d.root, filepath.Dir(dir)))
+			return err
 		}
 	}
 	if err != nil {
@@ -237,6 +253,15 @@ func (d *folder) makeParents(name string) error {
 		return &refusedError{name: dir, what: "not a folder"}
 	}
 	return nil
+}
+
+// openFolder ends the making of a folder.
+func (d *folder) openFolder(dir string) error {
+	f, err := d.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.access.openFolder(f), f.Close(), syncDir(d.root, filepath.Dir(dir)))
 }
 
 // regular refuses what is not a regular file, links above all.

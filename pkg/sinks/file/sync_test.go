@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,6 +126,42 @@ func TestStepsAreSynced(t *testing.T) {
 				t.Fatalf("not synced: %s; synced are %+v", step.what, syncs())
 			}
 		}
+	}
+}
+
+// TestNamesAreSyncedAfterAFailure has the sync of a folder fail once: nothing is accepted before another one has made the
+// new name in it durable.
+func TestNamesAreSyncedAfterAFailure(t *testing.T) {
+	dir := t.TempDir()
+	for what, folder := range map[string]struct{ name, has string }{
+		"the folder that the configuration names": {filepath.Base(dir), "top"},
+		"the folder of a namespace":               {".", "a"},
+		"a file":                                  {"a", "pods.log"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := os.RemoveAll(filepath.Join(dir, "top")); err != nil {
+				t.Fatal(err)
+			}
+			failed := false
+			syncs := observeSyncs(t, func(name string) error {
+				if name != folder.name || failed {
+					return nil
+				}
+				failed = true
+				return syscall.EIO
+			})
+			s := openSynced(t, dir, "top/{namespace}/pods.log", func(*Config) {})
+			batch := []*event.Event{podEvent("a", "pod")}
+			if err := s.Write(t.Context(), batch); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("the error is %v", err)
+			}
+			if err := s.Write(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(syncs(), func(s synced) bool { return s.name == folder.name && s.has(folder.has) }) {
+				t.Errorf("accepted, and not synced: %+v", syncs())
+			}
+		})
 	}
 }
 
