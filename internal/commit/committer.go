@@ -359,6 +359,7 @@ func (g *group) commit(work bool) error {
 		complete := s.saved.ResourceVersion
 		s.complete.Store(&complete)
 		s.taken.Store(s.synced)
+		s.sweeps.Store(s.lists)
 	}
 	g.c.metrics.committed(g.events)
 	for _, j := range g.finished {

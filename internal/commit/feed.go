@@ -74,6 +74,7 @@ type Feed struct {
 	edited   atomic.Uint64              // objects that were edited
 	complete atomic.Pointer[string]     // the version up to which everything is committed
 	taken    atomic.Bool                // progress.synced, as it is committed
+	sweeps   atomic.Uint64              // progress.lists, as it is committed
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
 
 	acks    Acknowledger  // set before ready is closed; nil: the informer could not be subscribed
@@ -198,6 +199,10 @@ func (s *Feed) Complete() string {
 // Listed reports whether a complete list is committed, now or in an earlier life.
 func (s *Feed) Listed() bool { return s.taken.Load() }
 
+// Swept is how many lists are committed with all that they show, deletions among them: the first one, and each that
+// the consistency check asked for. A list that shows a rollback counts when it begins.
+func (s *Feed) Swept() uint64 { return s.sweeps.Load() }
+
 // Stop makes the committer drop the informer's later notifications.
 func (s *Feed) Stop() { close(s.stopped) }
 
@@ -220,8 +225,9 @@ type progress struct {
 	listed map[uint64]struct{}
 	// relisted is the position behind the list that listed is of, 0 if that is the first one.
 	relisted uint64
-	swept    bool // the sweep of relisted has begun
-	repairs  bool // it is of a list that the consistency check asked for
+	swept    bool   // the sweep of relisted has begun
+	lists    uint64 // see Feed.Swept
+	repairs  bool   // it is of a list that the consistency check asked for
 	// floor is the highest version that was recorded when the informer began, "" once it is
 	// past it.
 	floor string

@@ -79,6 +79,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
 		s.epoch++ // versions are used again
+		s.lists++
 		s.rewind, s.floor, s.newest = true, "", nil
 	case gap.Cause == CauseAudit:
 		s.repair, s.open = gap.Position, gap

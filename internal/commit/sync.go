@@ -52,6 +52,7 @@ func (g *group) synced(s *Feed, at time.Time) error {
 		g.disarm(s)
 	}
 	s.synced, s.listed, s.relisted, s.repairs, s.recordedForm = true, nil, 0, false, s.Form
+	s.lists++
 	if s.list.end == 0 {
 		s.list.mark = nil // the list had no object
 	}

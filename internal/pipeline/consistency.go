@@ -294,11 +294,12 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		}
 	}
 	delete(c.Left, s.ID)
-	cause := commit.CauseAudit
 	switch {
 	case a.rollback != nil:
 		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
-		cause = dynamicfactory.CauseRollback
+		a.sub.Relist(dynamicfactory.CauseRollback) // which a successor of the watch would find itself
+		m.metrics.audited(s, auditRepaired)
+		return wait.For(ctx, pause)
 	case a.outdated: // the relist distinguishes a rollback from a server that is behind for a moment
 		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", a.version, "recorded", s.Complete())
 	case a.lost > 0:
@@ -310,32 +311,30 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		}
 		return wait.For(ctx, pause)
 	}
-	if err := a.relist(ctx, cause); err != nil {
+	if err := a.relist(ctx); err != nil {
 		return err
 	}
 	m.metrics.audited(s, auditRepaired)
 	return wait.For(ctx, pause)
 }
 
-// relist has the informer list the resource again, and returns when the list is recorded. The error is errNotRelisted
-// if the feed has stopped before, as its successor may resume without a list, and errNotCaughtUp after auditPatience:
-// the informer repeats a list that fails.
-func (a *audit) relist(ctx context.Context, cause string) error {
+// relist has the informer list the resource again, and returns when the list is recorded, with the deletions that it
+// shows. The error is errNotRelisted if the feed has stopped before, as its successor may resume without a list, and
+// errNotCaughtUp after auditPatience: the informer repeats a list that fails.
+func (a *audit) relist(ctx context.Context) error {
 	patient, cancel := context.WithTimeout(ctx, auditPatience)
 	defer cancel()
-	before := a.sub.Status().Relists
-	a.sub.Relist(cause)
-	for {
-		switch st := a.sub.Status(); {
-		case st.Relists > before && !ledger.Newer(st.ResourceVersion, a.s.Complete()):
-			return nil
-		case a.s.stopped():
+	before := a.s.Swept()
+	a.sub.Relist(commit.CauseAudit)
+	for a.s.Swept() == before {
+		if a.s.stopped() {
 			return errNotRelisted
 		}
 		if a.s.pause(patient) != nil {
 			return cmp.Or(ctx.Err(), errNotCaughtUp)
 		}
 	}
+	return nil
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch
