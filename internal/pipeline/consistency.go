@@ -323,11 +323,11 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 func (a *audit) relist(ctx context.Context, cause string) error {
 	patient, cancel := context.WithTimeout(ctx, auditPatience)
 	defer cancel()
-	before := a.sub.Status().Relists
+	before := a.sub.Watch().Relists
 	a.sub.Relist(cause)
 	for {
-		switch st := a.sub.Status(); {
-		case st.Relists > before && !ledger.Newer(st.ResourceVersion, a.s.Complete()):
+		switch w := a.sub.Watch(); {
+		case w.Relists > before && !ledger.Newer(w.ResourceVersion, a.s.Complete()):
 			return nil
 		case a.s.stopped():
 			return errNotRelisted
