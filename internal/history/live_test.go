@@ -5,8 +5,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // A period may begin before and end after all times that a record can have.
@@ -31,6 +34,54 @@ func TestHistogramOfAllTimes(t *testing.T) {
 				if n != 11 {
 					t.Errorf("from %v %d changes are in %d buckets, want 11", from, n, buckets)
 				}
+			}
+		}
+	})
+}
+
+// put appends a state past the committer.
+func (w *world) put(rec *record.Record) (sequence uint64) {
+	w.Helper()
+	rec.Event.ID, rec.Event.UID, rec.State = "00", "u", true
+	payload, err := record.Append(nil, rec)
+	w.must(err)
+	batch := w.st.NewBatch()
+	sequence = batch.Append(store.Record{Time: rec.Event.Time, Payload: payload}, nil)
+	row := rec.Headline(sequence, event.Inside)
+	var block headline.Block
+	block.Add(&row)
+	batch.PutHeadlines(block.Bytes())
+	w.must(w.st.Commit(batch))
+	return sequence
+}
+
+// The counts of a filter are those of its pages, also of times before that of the first record and of the future,
+// which a clock that was set back has shown.
+func TestCountsOfPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		at := w.rest()
+		later := w.now().Add(time.Hour)
+		for _, e := range []event.Event{
+			{Type: event.Updated, Time: at, Name: "x"}, {Type: event.Deleted, Time: at.Add(-30 * time.Second), Name: "y", FinalStateUnknown: true}, {Type: event.Updated, Time: later, Name: "z"},
+		} {
+			e.Resource, e.Namespace = pods, "ns"
+			w.put(&record.Record{Event: e})
+		}
+		for _, f := range []Filter{{}, {From: at}, {From: at.Add(-time.Hour)}, {From: later}, {To: at}, {To: w.now()}, {To: later.Add(-1)}, {To: later}} {
+			p, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 10})
+			w.must(err)
+			h, err := w.r.Histogram(t.Context(), f, 10)
+			w.must(err)
+			n := 0
+			for _, b := range h.Buckets {
+				for _, k := range b.Counts {
+					n += k
+				}
+			}
+			if n != len(p.Items) {
+				t.Errorf("from %v to %v there are %d changes, and %d in the buckets", f.From, f.To, len(p.Items), n)
 			}
 		}
 	})

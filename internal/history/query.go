@@ -328,6 +328,13 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 	}
 	var counts [MaxBuckets][len(types)]int
 	first, last := nanos(from), nanos(to)
+	lowest, highest := int64(math.MinInt64), int64(math.MaxInt64)
+	if !f.From.IsZero() {
+		lowest = nanos(f.From)
+	}
+	if !f.To.IsZero() {
+		highest = nanos(f.To)
+	}
 	// Of a class of rows all is known but what the filter's texts select.
 	type class struct {
 		matches, noise bool
@@ -344,9 +351,10 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 				return nil
 			}
 			h.Scanned++
-			if row.At < first || row.At > last {
+			if row.At < lowest || row.At > highest {
 				return nil
 			}
+			at := min(max(row.At, first), last) // a period without bounds has all
 			if row.Class != latest {
 				var ok bool
 				if known, ok = classes[row.Class]; !ok {
@@ -363,8 +371,8 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 					return nil
 				}
 			}
-			if row.At < begin || row.At >= end {
-				i = min(int((row.At-first)/int64(width)), buckets-1)
+			if at < begin || at >= end {
+				i = min(int((at-first)/int64(width)), buckets-1)
 				begin = first + int64(i)*int64(width)
 				end = begin + int64(width)
 			}
@@ -424,9 +432,10 @@ const (
 )
 
 // Changes returns the net change of every object from one time to another, if byOwner is true
-// in groups.
+// in groups. A filter selects objects: its types, manager and noise have no meaning.
 func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, error) {
 	c := Changes{Items: []NetChange{}}
+	f.Types, f.Manager, f.NoNoise = nil, "", false
 	low, _, from, to, err := r.bounds(&f)
 	if err != nil {
 		return c, err

@@ -827,6 +827,8 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 			return 0, min(high, below-1), nil
 		case !same(rec.Event.Resource, o.Resource) || rec.Event.Namespace != o.Namespace || rec.Event.Name != o.Name:
 			return 0, 0, ErrContinue
+		case r.several(o): // each has a chain
+			return 0, below - 1, nil
 		}
 		return rec.Prev, below - 1, nil
 	}
@@ -834,7 +836,7 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if err != nil {
 		return 0, 0, err
 	}
-	if len(entries) == 1 && entries[0].object != nil {
+	if len(entries) == 1 && entries[0].object != nil && !r.several(o) {
 		begin = entries[0].object.Sequence()
 	}
 	if to.IsZero() {
