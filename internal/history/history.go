@@ -69,6 +69,16 @@ type known struct {
 	damaged bool      // headlines are, and may hide gaps
 }
 
+// certain is the time from which on the clock has shown no time that was before an earlier time.
+func (k *known) certain(t time.Time) time.Time {
+	for _, b := range k.backs {
+		if !t.Before(b.at) && t.Before(b.from) {
+			t = b.from
+		}
+	}
+	return t
+}
+
 // back is a record before which the clock was set back.
 type back struct {
 	sequence uint64
@@ -431,12 +441,7 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		begun := c.HistorySince
-		for _, b := range k.backs {
-			if !begun.Before(b.at) && begun.Before(b.from) {
-				begun = b.from // the clock may have shown all up to then while there was no history
-			}
-		}
+		begun := k.certain(c.HistorySince)
 		if found, all = true, all && !begun.IsZero(); begun.After(since) {
 			since = begun
 		}
@@ -446,6 +451,35 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 		since = time.Time{}
 	}
 	return low, since, err
+}
+
+// unselected returns a function that reports whether the watches with a history select no recorded state of an object, by
+// rules that have been the same since a time. It is nil if that is not known.
+func (r *Reader) unselected(resource event.Resource, t time.Time) (func(o *compact.Object) bool, error) {
+	k, err := r.look()
+	if err != nil {
+		return nil, err
+	}
+	settled, may := true, []func(o *compact.Object) bool(nil)
+	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, in := ledger.SplitFeed(feed)
+		if gr, _ := ledger.SplitPartition(partition); gr.Group != resource.Group || gr.Resource != resource.Resource {
+			return nil
+		}
+		if c.SettledSince.IsZero() || t.Before(k.certain(c.SettledSince)) {
+			settled = false
+			return nil
+		}
+		f, err := c.MaySelect()
+		may = append(may, func(o *compact.Object) bool { return (in == "" || in == o.GetNamespace()) && f(o) })
+		return err
+	})
+	if err != nil || !settled || may == nil {
+		return nil, err
+	}
+	return func(o *compact.Object) bool {
+		return !slices.ContainsFunc(may, func(f func(o *compact.Object) bool) bool { return f(o) })
+	}, nil
 }
 
 // Span is how complete the answer about a period is.
