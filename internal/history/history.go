@@ -65,8 +65,9 @@ type known struct {
 	seen    uint64 // the record
 	gaps    []gap
 	backs   []back
-	latest  time.Time // that the clock has shown, since it was set back last
-	damaged bool      // headlines are, and may hide gaps
+	latest  time.Time     // that the clock has shown, since it was set back last
+	late    time.Duration // that a record has at most been committed after one of a later time, while the clock was not set
+	damaged bool          // headlines are, and may hide gaps
 }
 
 // certain is the time from which on the clock has shown no time that was before an earlier time.
@@ -217,6 +218,7 @@ func (r *Reader) look() (known, error) {
 		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time().Before(k.latest.Add(-jitter)) {
 			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time(), k.latest}), row.Time()
 		}
+		k.late = max(k.late, k.latest.Sub(row.Time()))
 		if row.Time().After(k.latest) {
 			k.latest = row.Time()
 		}
@@ -288,7 +290,7 @@ func (r *Reader) begin(t time.Time) (uint64, error) {
 	if len(k.backs) > 0 {
 		return r.store.LogStats().First, err
 	}
-	return r.store.SequenceAt(t.Add(-disorder)), err
+	return r.store.SequenceAt(t.Add(-max(disorder, k.late))), err
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
@@ -397,14 +399,19 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
 	at = never
 	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
-		at = row.Time().Add(disorder)
-		return errEnough
+		if t := row.Time().Add(disorder); at.Equal(never) || t.After(at) {
+			at = t
+		}
+		if row.Type == event.Updated && row.Flags&(headline.Left|headline.Entered) == 0 || row.Flags&(headline.State|headline.Unknown) == headline.State {
+			return errEnough // others may be committed long after their time
+		}
+		return nil
 	})
 	return stats.First, at, ledger.IgnoreUnreadable(ignoreEnough(err))
 }
 
-// disorder is how far the times of records may be out of order: the deletions that a list shows
-// have its time, and are committed in parts.
+// disorder is how far the times of records are usually out of order: the deletions that a list shows
+// have its time, and are committed in parts, longer ones only while the store has no room.
 const disorder = time.Minute
 
 // jitter is how far the times of other records may be out of order while the clock is not set.

@@ -1,6 +1,9 @@
 package history
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +88,49 @@ func TestCountsOfPages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Deletions of a list that the store had no room for until long after it hide no change that was recorded before them, and
+// do not make the history seem longer than it is once they begin the log.
+func TestLateDeletions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		deletions int
+		trimmed   bool
+	}{"in more segments than others": {5, false}, "the first of the log": {1, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, time.Hour)
+				defer w.end()
+				list := w.rest()
+				put := func(e event.Event, at time.Time, size int) uint64 {
+					e.Time, e.Resource, e.Namespace = at, pods, "ns"
+					return w.put(&record.Record{Event: e, Patch: bytes.Repeat([]byte(" "), size)})
+				}
+				var first, last uint64
+				for range 3 {
+					time.Sleep(5 * time.Minute)
+					last = put(event.Event{Type: event.Updated, Name: "x"}, w.now(), 0)
+				}
+				for i := range tc.deletions {
+					sequence := put(event.Event{Type: event.Deleted, Name: fmt.Sprint("gone", i), FinalStateUnknown: true}, list, 1<<20)
+					first = cmp.Or(first, sequence)
+				}
+				w.rest()
+				if tc.trimmed {
+					if w.trim(last); w.st.LogStats().First != first {
+						t.Fatalf("the log begins at %d, want %d", w.st.LogStats().First, first)
+					}
+				}
+				for i := range 3 {
+					page, err := w.r.Query(t.Context(), Query{Filter: Filter{Name: "x", From: list.Add(time.Duration(i)*5*time.Minute + 2*time.Minute)}, Limit: 10})
+					w.must(err)
+					if page.Complete == tc.trimmed || page.Complete && len(page.Items) != 3-i {
+						t.Errorf("there are %d of %d changes, complete: %t", len(page.Items), 3-i, page.Complete)
+					}
+				}
+			})
+		})
+	}
 }
 
 // trims lets what is read be trimmed when headlines have been read for the n-th time.
