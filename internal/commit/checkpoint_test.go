@@ -299,7 +299,7 @@ func TestPutCheckpoints(t *testing.T) {
 			}
 			r.commit(addedTo(s, r.Object("a", "u", "9").WithPosition(tc.position)))
 			if tc.want.Kept = []ledger.Kept{{}}; tc.want.Synced {
-				tc.want.HistorySince = now
+				tc.want.HistorySince, tc.want.SettledSince = now, now
 			}
 			if tc.want.Time.IsZero() {
 				tc.want.Time = now

@@ -452,7 +452,14 @@ func (g *group) putCheckpoints() error {
 		if len(kept) > 0 && s.historySince.IsZero() && s.synced {
 			s.historySince = g.c.cfg.Now()
 		}
-		now := ledger.Checkpoint{HistorySince: s.historySince, Kept: kept, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
+		settled := s.saved.SettledSince
+		if !s.historySince.Equal(s.saved.HistorySince) || !s.saved.KeepsOnly(kept) || s.recordedForm != s.saved.Form {
+			settled = s.historySince
+			if !settled.IsZero() {
+				settled = g.c.cfg.Now()
+			}
+		}
+		now := ledger.Checkpoint{HistorySince: s.historySince, Kept: kept, SettledSince: settled, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
 		if now.Resumable() {
 			now.Quiet = sub.Quiet(s.position)

@@ -253,6 +253,23 @@ func TestStatesOfAnotherPart(t *testing.T) {
 		h.OnDelete(w.object("a", "u1"))
 		w.c.Flush()
 		check(UnknownBefore, "")
+		q, types := VersionQuery{Object: pod("a"), Limit: 1}, []event.Type(nil)
+		for {
+			v, err := w.r.Versions(ctx, q)
+			w.must(err)
+			for _, x := range v.Items {
+				types = append(types, x.Type)
+			}
+			if q.Continue = v.Continue; q.Continue == "" {
+				break
+			}
+		}
+		if want := []event.Type{event.Deleted, event.Updated, event.Added}; !slices.Equal(types, want) {
+			t.Errorf("the versions are %v, want %v", types, want)
+		}
+		if d, err := w.r.Diff(ctx, pod("a"), time.Time{}, w.now()); err != nil || d.From.Type != event.Updated {
+			t.Errorf("before the last change: %+v %v", d.From, err)
+		}
 	})
 }
 
@@ -1200,17 +1217,8 @@ func TestClockSetBackAmidAGap(t *testing.T) {
 		time.Sleep(time.Second)
 		from := w.now()
 		time.Sleep(time.Minute)
-		other := record.Record{Event: event.Event{ID: "00", Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, Name: "n", UID: "u"}, State: true}
 		another := func() { // of a watch that goes on
-			other.Event.Time = w.now()
-			payload, err := record.Append(nil, &other)
-			w.must(err)
-			batch := w.st.NewBatch()
-			row := other.Headline(batch.Append(store.Record{Time: other.Event.Time, Payload: payload}, nil), event.Inside)
-			var block headline.Block
-			block.Add(&row)
-			batch.PutHeadlines(block.Bytes())
-			w.must(w.st.Commit(batch))
+			w.put(&record.Record{Event: event.Event{Type: event.Added, Time: w.now(), Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, Name: "n"}})
 		}
 		another()
 		w.skew.Store(-int64(30 * time.Minute))
@@ -1255,18 +1263,8 @@ func TestChangeBeforeALongList(t *testing.T) {
 		defer w.end()
 		list := w.rest()
 		put := func(name string, at time.Time, size int) (sequence uint64) {
-			rec := record.Record{Event: event.Event{ID: "00", Type: event.Deleted, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, State: true, Patch: bytes.Repeat([]byte(" "), size)}
-			rec.Event.FinalStateUnknown = size > 0
-			payload, err := record.Append(nil, &rec)
-			w.must(err)
-			batch := w.st.NewBatch()
-			sequence = batch.Append(store.Record{Time: at, Payload: payload}, nil)
-			row := rec.Headline(sequence, event.Inside)
-			var block headline.Block
-			block.Add(&row)
-			batch.PutHeadlines(block.Bytes())
-			w.must(w.st.Commit(batch))
-			return sequence
+			e := event.Event{Type: event.Deleted, Time: at, Resource: pods, Namespace: "ns", Name: name, FinalStateUnknown: size > 0}
+			return w.put(&record.Record{Event: e, Patch: bytes.Repeat([]byte(" "), size)})
 		}
 		put("first", list, 0)
 		want := put("a", list.Add(30*time.Second), 0)

@@ -65,8 +65,19 @@ type known struct {
 	seen    uint64 // the record
 	gaps    []gap
 	backs   []back
-	latest  time.Time // that the clock has shown, since it was set back last
-	damaged bool      // headlines are, and may hide gaps
+	latest  time.Time     // that the clock has shown, since it was set back last
+	late    time.Duration // that a record has at most been committed after one of a later time, while the clock was not set
+	damaged bool          // headlines are, and may hide gaps
+}
+
+// certain is the time from which on the clock has shown no time that was before an earlier time.
+func (k *known) certain(t time.Time) time.Time {
+	for _, b := range k.backs {
+		if !t.Before(b.at) && t.Before(b.from) {
+			t = b.from
+		}
+	}
+	return t
 }
 
 // back is a record before which the clock was set back.
@@ -207,6 +218,7 @@ func (r *Reader) look() (known, error) {
 		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time().Before(k.latest.Add(-jitter)) {
 			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time(), k.latest}), row.Time()
 		}
+		k.late = max(k.late, k.latest.Sub(row.Time()))
 		if row.Time().After(k.latest) {
 			k.latest = row.Time()
 		}
@@ -278,7 +290,7 @@ func (r *Reader) begin(t time.Time) (uint64, error) {
 	if len(k.backs) > 0 {
 		return r.store.LogStats().First, err
 	}
-	return r.store.SequenceAt(t.Add(-disorder)), err
+	return r.store.SequenceAt(t.Add(-max(disorder, k.late))), err
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
@@ -387,14 +399,19 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
 	at = never
 	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
-		at = row.Time().Add(disorder)
-		return errEnough
+		if t := row.Time().Add(disorder); at.Equal(never) || t.After(at) {
+			at = t
+		}
+		if row.Type == event.Updated && row.Flags&(headline.Left|headline.Entered) == 0 || row.Flags&(headline.State|headline.Unknown) == headline.State {
+			return errEnough // others may be committed long after their time
+		}
+		return nil
 	})
 	return stats.First, at, ledger.IgnoreUnreadable(ignoreEnough(err))
 }
 
-// disorder is how far the times of records may be out of order: the deletions that a list shows
-// have its time, and are committed in parts.
+// disorder is how far the times of records are usually out of order: the deletions that a list shows
+// have its time, and are committed in parts, longer ones only while the store has no room.
 const disorder = time.Minute
 
 // jitter is how far the times of other records may be out of order while the clock is not set.
@@ -431,12 +448,7 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		begun := c.HistorySince
-		for _, b := range k.backs {
-			if !begun.Before(b.at) && begun.Before(b.from) {
-				begun = b.from // the clock may have shown all up to then while there was no history
-			}
-		}
+		begun := k.certain(c.HistorySince)
 		if found, all = true, all && !begun.IsZero(); begun.After(since) {
 			since = begun
 		}
@@ -446,6 +458,35 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 		since = time.Time{}
 	}
 	return low, since, err
+}
+
+// unselected returns a function that reports whether the watches with a history select no recorded state of an object, by
+// rules that have been the same since a time. It is nil if that is not known.
+func (r *Reader) unselected(resource event.Resource, t time.Time) (func(o *compact.Object) bool, error) {
+	k, err := r.look()
+	if err != nil {
+		return nil, err
+	}
+	settled, may := true, []func(o *compact.Object) bool(nil)
+	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, in := ledger.SplitFeed(feed)
+		if gr, _ := ledger.SplitPartition(partition); gr.Group != resource.Group || gr.Resource != resource.Resource {
+			return nil
+		}
+		if c.SettledSince.IsZero() || t.Before(k.certain(c.SettledSince)) {
+			settled = false
+			return nil
+		}
+		f, err := c.MaySelect()
+		may = append(may, func(o *compact.Object) bool { return (in == "" || in == o.GetNamespace()) && f(o) })
+		return err
+	})
+	if err != nil || !settled || may == nil {
+		return nil, err
+	}
+	return func(o *compact.Object) bool {
+		return !slices.ContainsFunc(may, func(f func(o *compact.Object) bool) bool { return f(o) })
+	}, nil
 }
 
 // Span is how complete the answer about a period is.

@@ -511,7 +511,8 @@ func (w *world) relist(known map[string]*compact.Object, from time.Time) {
 		if interrupted() {
 			return
 		}
-		if w.skewed && w.rng.IntN(6) == 0 {
+		changed := known[name] == nil || known[name].GetResourceVersion() != w.cluster[name].GetResourceVersion()
+		if w.skewed && changed && w.rng.IntN(6) == 0 { // a record shows it
 			w.set()
 		}
 		o := w.cluster[name].WithPosition(0)
@@ -1211,8 +1212,11 @@ func (w *world) turn(wild, skewed bool) {
 			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
 		}
 	case 7:
-		if skewed {
+		if skewed { // and a record shows that before the clock shows the time of the last one again
 			w.set()
+			w.observe(w.mutate(names[0]))
+			w.c.Flush()
+			w.note()
 		}
 	case 11:
 		if wild { // a part is selected for a time

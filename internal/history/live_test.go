@@ -1,12 +1,18 @@
 package history
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // A period may begin before and end after all times that a record can have.
@@ -34,6 +40,97 @@ func TestHistogramOfAllTimes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// put appends a state past the committer.
+func (w *world) put(rec *record.Record) (sequence uint64) {
+	w.Helper()
+	rec.Event.ID, rec.Event.UID, rec.State = "00", "u", true
+	payload, err := record.Append(nil, rec)
+	w.must(err)
+	batch := w.st.NewBatch()
+	sequence = batch.Append(store.Record{Time: rec.Event.Time, Payload: payload}, nil)
+	row := rec.Headline(sequence, event.Inside)
+	var block headline.Block
+	block.Add(&row)
+	batch.PutHeadlines(block.Bytes())
+	w.must(w.st.Commit(batch))
+	return sequence
+}
+
+// The counts of a filter are those of its pages, also of times before that of the first record and of the future,
+// which a clock that was set back has shown.
+func TestCountsOfPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		at := w.rest()
+		later := w.now().Add(time.Hour)
+		for _, e := range []event.Event{
+			{Type: event.Updated, Time: at, Name: "x"}, {Type: event.Deleted, Time: at.Add(-30 * time.Second), Name: "y", FinalStateUnknown: true}, {Type: event.Updated, Time: later, Name: "z"},
+		} {
+			e.Resource, e.Namespace = pods, "ns"
+			w.put(&record.Record{Event: e})
+		}
+		for _, f := range []Filter{{}, {From: at}, {From: at.Add(-time.Hour)}, {From: later}, {To: at}, {To: w.now()}, {To: later.Add(-1)}, {To: later}} {
+			p, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 10})
+			w.must(err)
+			h, err := w.r.Histogram(t.Context(), f, 10)
+			w.must(err)
+			n := 0
+			for _, b := range h.Buckets {
+				for _, k := range b.Counts {
+					n += k
+				}
+			}
+			if n != len(p.Items) {
+				t.Errorf("from %v to %v there are %d changes, and %d in the buckets", f.From, f.To, len(p.Items), n)
+			}
+		}
+	})
+}
+
+// Deletions of a list that the store had no room for until long after it hide no change that was recorded before them, and
+// do not make the history seem longer than it is once they begin the log.
+func TestLateDeletions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		deletions int
+		trimmed   bool
+	}{"in more segments than others": {5, false}, "the first of the log": {1, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, time.Hour)
+				defer w.end()
+				list := w.rest()
+				put := func(e event.Event, at time.Time, size int) uint64 {
+					e.Time, e.Resource, e.Namespace = at, pods, "ns"
+					return w.put(&record.Record{Event: e, Patch: bytes.Repeat([]byte(" "), size)})
+				}
+				var first, last uint64
+				for range 3 {
+					time.Sleep(5 * time.Minute)
+					last = put(event.Event{Type: event.Updated, Name: "x"}, w.now(), 0)
+				}
+				for i := range tc.deletions {
+					sequence := put(event.Event{Type: event.Deleted, Name: fmt.Sprint("gone", i), FinalStateUnknown: true}, list, 1<<20)
+					first = cmp.Or(first, sequence)
+				}
+				w.rest()
+				if tc.trimmed {
+					if w.trim(last); w.st.LogStats().First != first {
+						t.Fatalf("the log begins at %d, want %d", w.st.LogStats().First, first)
+					}
+				}
+				for i := range 3 {
+					page, err := w.r.Query(t.Context(), Query{Filter: Filter{Name: "x", From: list.Add(time.Duration(i)*5*time.Minute + 2*time.Minute)}, Limit: 10})
+					w.must(err)
+					if page.Complete == tc.trimmed || page.Complete && len(page.Items) != 3-i {
+						t.Errorf("there are %d of %d changes, complete: %t", len(page.Items), 3-i, page.Complete)
+					}
+				}
+			})
+		})
+	}
 }
 
 // trims lets what is read be trimmed when headlines have been read for the n-th time.

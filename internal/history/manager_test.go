@@ -17,6 +17,7 @@ func TestChangesOfSeveralManagers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
+		begin := w.rest()
 		entry := func(manager string) string {
 			return fmt.Sprintf(`{"manager":%q,"operation":"Update","time":"2026-11-22T09:00:00Z"}`, manager)
 		}
@@ -37,6 +38,11 @@ func TestChangesOfSeveralManagers(t *testing.T) {
 			if len(page.Items) != want || h.Buckets[0].Counts[event.Added] != want {
 				t.Errorf("by %s: %+v, counted %v, want %d", manager, page.Items, h.Buckets, want)
 			}
+		}
+		c, err := w.r.Changes(t.Context(), Filter{From: begin.Add(-1), Manager: "none", Types: []event.Type{event.Deleted}, NoNoise: true}, false)
+		w.must(err)
+		if len(c.Items) != 3 {
+			t.Errorf("net changes are not selected by managers, types and noise: %+v", c)
 		}
 	})
 }

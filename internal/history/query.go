@@ -368,10 +368,9 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
-	selects := f.matcher()
-	selects.first, selects.last = nanos(from), nanos(to)
+	first, last, selects := nanos(from), nanos(to), f.matcher()
 	in := headline.Reader{Bare: !selects.texts}
-	i, begin, end := 0, selects.first, selects.first // the bucket of the row before
+	i, begin, end := 0, first, first // the bucket of the row before
 	err = r.store.ScanHeadlines(low, high, false, func(blocks []byte) error {
 		return in.Read(blocks, f.text(), func(row *headline.Row) error {
 			if row.Sequence < low || row.Sequence > high {
@@ -380,14 +379,15 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 			if h.Scanned++; !selects.matches(row) {
 				return nil
 			}
+			at := min(max(row.At, first), last) // a period without bounds has all
 			if selects.noise {
 				if h.Noise++; f.NoNoise {
 					return nil
 				}
 			}
-			if row.At < begin || row.At >= end {
-				i = min(int((row.At-selects.first)/int64(width)), buckets-1)
-				begin = selects.first + int64(i)*int64(width)
+			if at < begin || at >= end {
+				i = min(int((at-first)/int64(width)), buckets-1)
+				begin = first + int64(i)*int64(width)
 				end = begin + int64(width)
 			}
 			counts[i][selects.kind]++
@@ -446,9 +446,10 @@ const (
 )
 
 // Changes returns the net change of every object from one time to another, if byOwner is true
-// in groups.
+// in groups. A filter selects objects: its types, manager and noise have no meaning.
 func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, error) {
 	c := Changes{Items: []NetChange{}}
+	f.Types, f.Manager, f.NoNoise = nil, "", false
 	low, _, from, to, err := r.bounds(&f)
 	if err != nil {
 		return c, err

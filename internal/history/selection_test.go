@@ -1,12 +1,16 @@
 package history
 
 import (
+	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/pkg/compact"
 )
 
 // selects has the watch select the objects of namespaces, of all without any.
@@ -81,4 +85,67 @@ func TestSelectionWidened(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A list of a time is of what the watches selected then. Others are unknown if the rules have changed since.
+func TestListOfASelection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		selects := func(labels string) {
+			w.watch.Selection.Labels = labels
+			var err error
+			w.watch.Filter, err = w.watch.Selection.Filter()
+			w.must(err)
+			w.reload()
+			w.rest()
+		}
+		object := func(name, label string) *compact.Object {
+			w.version++
+			w.shown.Store(int64(w.version))
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","labels":{"app":%q}}}`, name, name, w.version, label))
+		}
+		check := func(what string, at time.Time, as As, want map[string]As) {
+			t.Helper()
+			list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+			w.must(err)
+			got := map[string]As{}
+			for _, s := range list.Items {
+				got[s.Name] = s.As
+			}
+			if list.As != as || !maps.Equal(got, want) {
+				t.Errorf("%s: the list is %s with %v, want %s with %v", what, list.As, got, as, want)
+			}
+		}
+		h := w.c.Handler(w.feed)
+		h.OnAdd(object("old", "no"), false)
+		w.rest()
+		selects("app=web")
+		web, other := object("web", "web"), object("other", "no")
+		h.OnAdd(web, false)
+		h.OnAdd(other, false)
+		selected := w.rest()
+		left := object("web", "no")
+		h.OnUpdate(web, left)
+		w.rest()
+		again := object("web", "no")
+		h.OnUpdate(left, again)
+		changed := w.rest()
+		h.OnDelete(object("web", "no"))
+		deleted := w.rest()
+		check("selected", selected.Add(-1), Exact, map[string]As{"old": Exact, "web": Exact})
+		check("left, and changed", changed, Exact, map[string]As{"old": Exact})
+		check("left, and deleted", deleted, Exact, map[string]As{"old": Exact})
+		if s, err := w.r.At(t.Context(), pod("web"), changed); err != nil || s.As != UnknownBefore {
+			t.Errorf("an object that left: %+v %v", s, err)
+		}
+		selects("")
+		all := w.rest()
+		check("of the time before", changed, UnknownBefore, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
+		check("selected by other rules", all, Exact, map[string]As{"old": Exact, "other": UnknownBefore})
+		selects("app=web")
+		narrow := w.rest()
+		check("selected until then", all, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
+		check("not selected", narrow, Exact, map[string]As{"old": Exact})
+	})
 }

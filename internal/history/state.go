@@ -202,6 +202,8 @@ type around struct {
 	next  uint64 // the record of the first one after it; 0: there is none
 	last  uint64 // the record of the last one before it; 0: there is none
 	lived bool   // that is not a deletion
+	left  bool   // with that it left the selection of a watch
+	moved bool   // it left or entered one with the labels of its namespace
 }
 
 // around finds the states of objects around the end of a past, in the records from a sequence
@@ -213,7 +215,8 @@ func (r *Reader) around(before past, from uint64, text string, of func(*headline
 
 // aroundInto is around with a map, from which of may delete objects that it rejects from then on.
 func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
-	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
+	const moves = headline.Left | headline.Entered
+	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
 	return r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
@@ -221,8 +224,10 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
 		}
 		switch {
+		case row.Flags&headline.State == 0:
+			a.moved = true
 		case before.has(row.Sequence, row.Time()):
-			a.last, a.lived, a.next = row.Sequence, row.Type != event.Deleted, 0
+			a.last, a.lived, a.left, a.next = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -583,6 +588,10 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
+	unselected, err := r.unselected(all.Resource, before.t)
+	if err != nil {
+		return as, "", false, err
+	}
 	next = end
 	goes, n := true, 0
 	for i, key := range keys {
@@ -594,7 +603,7 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 			break
 		}
 		ns, name, _ := strings.Cut(key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}])
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}], unselected)
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", false, err
@@ -629,8 +638,8 @@ func first(recorded map[place]*around, n int) string {
 }
 
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
-// that, nil if nothing is. unread: there may be more of it that cannot be read.
-func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around) (s State, unread bool, err error) {
+// that, nil if nothing is. unselected is that of the end of the past. unread: there may be more of it that cannot be read.
+func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
 	entries, err := r.entries(o)
 	if err != nil {
 		return s, false, err
@@ -651,6 +660,13 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around) 
 	}
 	if s.As == Exact && !s.Exists && a.lived {
 		s.As = UnknownBefore // its end is not recorded
+	}
+	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
+		// If a watch had selected it then, it would still, or a record would show that it left.
+		may := func(e entry) bool { return e.object == nil || e.object.Sequence() > unlogged || !unselected(e.object) }
+		if !slices.ContainsFunc(entries, may) {
+			s.As = Exact
+		}
 	}
 	s, err = r.judge(o, before, s, err)
 	return s, unread, err
@@ -827,6 +843,8 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 			return 0, min(high, below-1), nil
 		case !same(rec.Event.Resource, o.Resource) || rec.Event.Namespace != o.Namespace || rec.Event.Name != o.Name:
 			return 0, 0, ErrContinue
+		case r.several(o): // each has a chain
+			return 0, below - 1, nil
 		}
 		return rec.Prev, below - 1, nil
 	}
@@ -834,7 +852,7 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if err != nil {
 		return 0, 0, err
 	}
-	if len(entries) == 1 && entries[0].object != nil {
+	if len(entries) == 1 && entries[0].object != nil && !r.several(o) {
 		begin = entries[0].object.Sequence()
 	}
 	if to.IsZero() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -38,6 +39,8 @@ type Checkpoint struct {
 	// Kept are the rules of the watches that have kept the history since then; none of a
 	// checkpoint from before they were noted.
 	Kept []Kept `json:"kept,omitempty"`
+	// SettledSince is the time since when the history is kept by the rules of Kept, and in the present Form; zero: not known.
+	SettledSince time.Time `json:"settledSince,omitzero"`
 
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
 	// everything in them is recorded; "" stands for all.
@@ -69,6 +72,30 @@ func (c *Checkpoint) Keeps(rules []Kept) bool {
 	})
 }
 
+// KeepsOnly reports whether rules select all of what has been in the history since HistorySince, and nothing else.
+func (c *Checkpoint) KeepsOnly(rules []Kept) bool {
+	return c.Keeps(rules) && (&Checkpoint{Kept: rules}).Keeps(c.Kept)
+}
+
+// MaySelect returns a function that reports whether one of the rules of Kept selects an object, if the labels of its namespace
+// are right.
+func (c *Checkpoint) MaySelect() (func(o *compact.Object) bool, error) {
+	var rules []func(o *compact.Object) bool
+	for _, k := range c.Kept {
+		k.Rules.Namespaces.Selector = ""
+		filter, err := k.Rules.Filter()
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, func(o *compact.Object) bool {
+			return (len(k.Namespaces) == 0 || slices.Contains(k.Namespaces, o.GetNamespace())) && filter.Match(o, nil)
+		})
+	}
+	return func(o *compact.Object) bool {
+		return slices.ContainsFunc(rules, func(selects func(*compact.Object) bool) bool { return selects(o) })
+	}, nil
+}
+
 // Resumable reports whether the ledger and a watch from the version are everything.
 func (c Checkpoint) Resumable() bool {
 	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""
@@ -79,7 +106,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of

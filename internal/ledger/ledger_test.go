@@ -195,6 +195,7 @@ func TestSameCheckpoint(t *testing.T) {
 		"gap":     func(c *Checkpoint) { c.Gap = &dynamicfactory.Gap{} },
 		"loss":    func(c *Checkpoint) { c.Forgot = true },
 		"rules":   func(c *Checkpoint) { c.Kept = []Kept{{}} },
+		"settled": func(c *Checkpoint) { c.SettledSince = time.Unix(1, 0) },
 		"ahead":   func(c *Checkpoint) { c.Ahead = map[string]string{"ns": "1"} },
 	} {
 		other := base
