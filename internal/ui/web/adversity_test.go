@@ -405,7 +405,7 @@ func TestPausedStore(t *testing.T) {
 	}
 	d.run()
 	p := open(t, d, "#/watches")
-	p.sees(".notice.bad", "New changes are not recorded at the moment: .*minFree")
+	p.sees(".notice.bad", "New changes are not recorded at the moment: disk nearly full")
 }
 
 // TestLetterGone: a dead letter that is gone does not show the event of the next.
