@@ -782,7 +782,7 @@ func TestRecording(t *testing.T) {
 	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
 	configMap(t, http.MethodPatch, ns, "app", object{"level": "warn"})
 	configMap(t, http.MethodPost, ns, "new", object{"a": "b"})
-	shared.api.do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ns+"/controllerrevisions", object{"metadata": object{"name": "large"}, "revision": int64(1)<<53 + 1})
+	shared.api.do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ns+"/controllerrevisions", object{"metadata": object{"name": "large"}, "data": object{"a": "b"}, "revision": int64(1)<<53 + 1})
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
