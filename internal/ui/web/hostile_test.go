@@ -105,7 +105,7 @@ func TestClocks(t *testing.T) {
 	d := start(t, configMaps(ns)+"- {name: later, resources: [gadgets.example.org]}\n")
 	configMap(t, http.MethodPost, ns, "app", nil)
 	for _, wrong := range []int{-20, 20} {
-		p := open(t, d, "app.css")
+		p := open(t, &daemon{}, "about:blank")
 		p.do(chromedp.Navigate(d.base+"/ui/"), func(ctx context.Context, tgt *chromedp.Target) (chromedp.Void, error) {
 			return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void (() => { const now = Date.now; Date.now = () => now() + %d * 60000; })()`, wrong))(ctx, tgt)
 		})
