@@ -82,7 +82,7 @@ func TestFailedRequests(t *testing.T) {
 		}
 		pass.ServeHTTP(w, r)
 	})
-	p := open(t, front, "app.css")
+	p := open(t, &daemon{}, "about:blank")
 	p.allow("status of 502")
 	for place, want := range map[string]string{"feed": `(?s)level info → debug.*added`, "object/configmaps/" + ns + "/app": `(?s)data\.level\s+info\s+debug`} {
 		p.do(chromedp.Navigate(front.base + "/ui/#/" + place))
@@ -114,7 +114,7 @@ func TestRefusedStream(t *testing.T) {
 			_ = resp.Body.Close()
 		})
 	}
-	p := open(t, d, "app.css")
+	p := open(t, &daemon{}, "about:blank")
 	p.allow("status of 503")
 	p.do(chromedp.Navigate(d.base + "/ui/"))
 	p.sees(".rows", ns+"/app")
@@ -151,7 +151,7 @@ func TestSilence(t *testing.T) {
 		}
 		pass.ServeHTTP(w, r)
 	})
-	p := open(t, front, "app.css")
+	p := open(t, &daemon{}, "about:blank")
 	// What takes the page longer than half a minute takes it a twentieth here.
 	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 		Source: `{ const set = setTimeout; window.setTimeout = (f, ms, ...more) => set(f, ms > 30000 ? ms / 20 : ms, ...more); }`,
@@ -352,7 +352,7 @@ func TestDeepObject(t *testing.T) {
 	path := "/apis/apps/v1/namespaces/" + ns + "/controllerrevisions"
 	shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "deep"}, "revision": 1, "data": data})
 	shared.api.do(t, http.MethodPatch, path+"/deep", object{"metadata": object{"labels": object{"a": "b"}}})
-	p := open(t, d, "app.css")
+	p := open(t, &daemon{}, "about:blank")
 	p.allow("status of 500")
 	p.do(chromedp.Navigate(d.base + "/ui/#/object/controllerrevisions.apps/" + ns + "/deep"))
 	p.sees(".versions", `(?s)label a.*added`)
