@@ -278,6 +278,7 @@ type FrameRow struct {
 	Name      string         `json:"name,omitempty"`
 	Manager   string         `json:"manager,omitempty"`
 	Summary   string         `json:"summary,omitempty"`
+	Gap       *event.GapData `json:"gap,omitempty"`
 	Routes    []string       `json:"routes,omitempty"` // that took it when it was recorded
 }
 
@@ -310,7 +311,7 @@ func (f *Frame) show(log Log, rows int) error {
 		}
 		row := FrameRow{
 			Sequence: e.Sequence, ID: e.ID, Time: e.Time, Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name,
-			Summary: e.Summary, Routes: slices.Compact(slices.Sorted(slices.Values(routes))),
+			Summary: e.Summary, Gap: e.Gap, Routes: slices.Compact(slices.Sorted(slices.Values(routes))),
 		}
 		if e.ChangedBy != nil {
 			row.Manager = e.ChangedBy.Manager

@@ -23,6 +23,8 @@ func TestAddresses(t *testing.T) {
 		"#/__proto__":                            "There is no view __proto__",
 		"#/%3Cimg%20src=x%20onerror=alert(1)%3E": "There is no view <img",
 		"#/object/configmaps/" + ns + "/app?tab=evil&v=x&w=-1": "created",
+		"#/object/configmaps/" + ns + "/app?v=1":               "not recorded any more",
+		"#/object/configmaps/" + ns + "/app?w=1":               "nothing is recorded that early",
 		"#/object/configmaps/" + ns + "/app?end=soon":          "neither how long ago",
 		"#/object/nothing/-/x":                                 "does not serve",
 		"#/feed?from=soon&to=later":                            "neither how long ago",
@@ -103,7 +105,7 @@ func TestClocks(t *testing.T) {
 	d := start(t, configMaps(ns)+"- {name: later, resources: [gadgets.example.org]}\n")
 	configMap(t, http.MethodPost, ns, "app", nil)
 	for _, wrong := range []int{-20, 20} {
-		p := open(t, d, "app.css")
+		p := open(t, &daemon{}, "about:blank")
 		p.do(chromedp.Navigate(d.base+"/ui/"), func(ctx context.Context, tgt *chromedp.Target) (chromedp.Void, error) {
 			return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void (() => { const now = Date.now; Date.now = () => now() + %d * 60000; })()`, wrong))(ctx, tgt)
 		})

@@ -56,7 +56,7 @@ func run() error {
 			"@preact/signals-core": vendored("signals/signals-core.mjs"),
 		},
 		// The unsupported properties of older browsers would only make it larger.
-		Engines:  []api.Engine{{Name: api.EngineChrome, Version: "123"}, {Name: api.EngineFirefox, Version: "120"}, {Name: api.EngineSafari, Version: "17.5"}},
+		Engines:  []api.Engine{{Name: api.EngineChrome, Version: "123"}, {Name: api.EngineFirefox, Version: "124"}, {Name: api.EngineSafari, Version: "17.5"}},
 		LogLevel: api.LogLevelWarning,
 	})
 	if len(result.Errors) > 0 {

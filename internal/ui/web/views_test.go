@@ -77,6 +77,9 @@ func TestFeed(t *testing.T) {
 	// The keyboard leads to the object, and back.
 	p.keys("jj")
 	p.sees(".row.selected", "kept-1")
+	configMap(t, http.MethodPost, ns, "late", nil)
+	p.sees(".row:first-child", "late")
+	p.sees(".row.selected", "kept-1") // while others come
 	p.keys("\r")
 	p.sees("h1", "kept-1")
 	p.do(chromedp.NavigateBack())
@@ -298,14 +301,14 @@ func TestBetween(t *testing.T) {
 	// The first minute of a log proves nothing of the time before it.
 	p.sees("main", `(?s)Unknown at one end.*made`)
 	p.sees(".lead", "history begins within this period")
-	configMap(t, http.MethodPatch, ns, "made", object{"text": markup})
+	configMap(t, http.MethodPatch, ns, "made", object{"text": markup + "\u202e"})
 	until(t, "both changes are recorded", func() bool {
 		p.press(".filter", "ask again")
 		return strings.Contains(p.text("main"), "2 changes")
 	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
-	if text := p.saved(); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") {
+	if text := p.saved(); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") || strings.Contains(text, "\u202e") {
 		t.Errorf("the file is\n%s", text)
 	}
 	p.fill("to", "-59m")
@@ -582,7 +585,7 @@ func TestToken(t *testing.T) {
 	p.fill("Token", "wrong")
 	p.press("main", "Continue")
 	p.sees("main", "is not in admin.auth")
-	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.base+"/ui/#token=reader"))
+	p.do(chromedp.Navigate(p.base + "/ui/#token=reader")) // in the tab that is open
 	p.sees(".rows", "guarded")
 	if address := eval[string](p, "location.href"); strings.Contains(address, "reader") {
 		t.Errorf("the address is %s", address)
@@ -597,6 +600,10 @@ func TestToken(t *testing.T) {
 	p.sees("main", "A token, please")
 	p.fill("Token", "rotated")
 	p.press("main", "Continue")
+	p.sees(".rows", "guarded")
+	write("read", "") // for a moment
+	p.sees("main", "A token, please")
+	write("read", "rotated")
 	p.sees(".rows", "guarded")
 }
 
@@ -658,13 +665,17 @@ func TestVersionsOfOneTime(t *testing.T) {
 	p := open(t, d, "#/object/configmaps/"+ns+"/app")
 	p.sees(".versions", "added")
 	p.do(chromedp.Navigate("about:blank"))
+	feed := open(t, d, "#/feed")
+	feed.sees(".dot.live", "live")
+	feed.allow("net::ERR_|Failed to load")
 	d.stop()
 	configMap(t, http.MethodDelete, ns, "app", nil)
 	configMap(t, http.MethodPost, ns, "app", object{"level": "debug"})
 	forget.Store(true)
 	d.run()
 	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
-	p.sees(".versions", `(?s)added.*created again.*deleted.*added`)
+	p.sees(".versions", `(?s)added.*created again.*deleted.*gap from .* to .*: expired.*added`)
+	feed.sees(".row.gap", "gap from .* to .*: expired")
 	p.sees(".diff", `(?s)\+.*level: debug`)
 	p.keys("[")
 	p.sees(".versions [aria-current]", "deleted")
@@ -759,7 +770,7 @@ func TestRecording(t *testing.T) {
 	ns, dir := namespace(t), t.TempDir()
 	configMap(t, http.MethodPost, ns, "app", object{"level": "info", "text": markup + "</script>"})
 	begun, done, out := filepath.Join(dir, "begun"), filepath.Join(dir, "done"), filepath.Join(dir, "out")
-	record := exec.CommandContext(t.Context(), shared.daemon, "record", "--out", out, "--resource", "configmaps", "-n", ns, "--linger", "0s", "--",
+	record := exec.CommandContext(t.Context(), shared.daemon, "record", "--out", out, "--resource", "configmaps,controllerrevisions.apps", "-n", ns, "--linger", "0s", "--",
 		"sh", "-c", "touch "+begun+"; until test -e "+done+"; do sleep 0.05; done; exit 3")
 	record.Env = append(os.Environ(), "KUBECONFIG="+shared.kubeconfig)
 	var report strings.Builder
@@ -771,6 +782,7 @@ func TestRecording(t *testing.T) {
 	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
 	configMap(t, http.MethodPatch, ns, "app", object{"level": "warn"})
 	configMap(t, http.MethodPost, ns, "new", object{"a": "b"})
+	shared.api.do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ns+"/controllerrevisions", object{"metadata": object{"name": "large"}, "data": object{"a": "b"}, "revision": int64(1)<<53 + 1})
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -795,6 +807,16 @@ func TestRecording(t *testing.T) {
 	p.accessible()
 	p.do(chromedp.Reload())
 	p.sees("pre", "level: info")
+	p.do(chromedp.Navigate("file://" + filepath.Join(out, "recording.html") + "#/object/controllerrevisions.apps/" + ns + "/large?tab=yaml"))
+	p.sees("pre", fmt.Sprint("revision: ", int64(1)<<53+1)) // which a number of JavaScript cannot be
+
+	// Where a page is given neither an origin nor storage.
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "sandbox allow-scripts")
+		http.ServeFile(w, r, filepath.Join(out, "recording.html"))
+	}))
+	t.Cleanup(srv.Close)
+	open(t, &daemon{}, srv.URL).sees("h1", "Recording")
 }
 
 // TestKeyboard does everything in each view without a pointer: Tab reaches every control, shows where it is and never stays,

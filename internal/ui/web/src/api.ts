@@ -87,24 +87,33 @@ export type Query = Record<string, string | number | undefined>;
 /** What `watcherd record` put into its page: the answers that the page asks for, by path and query. */
 export interface Recording { cluster: string; command: string[]; exitCode: number; leftOut: number; kinds: Record<string, string>; answers: Record<string, unknown> }
 const data = document.getElementById("recording")?.textContent;
-export const recording = data ? JSON.parse(data) as Recording : undefined;
+export const recording = data ? parsed(data) as Recording : undefined;
 
 /** A refusal of the daemon, or none of its answers: then the status is 0. */
 export class Problem extends Error {
   constructor(readonly status: number, message: string) { super(message); }
 }
 
+/** Whether the same request may be answered a moment later. */
+export const passing = (error: unknown) => error instanceof Problem && [0, 502, 503, 504].includes(error.status);
+
+/** What a browser may refuse: its storage, of a reader who blocks it and in a sandbox. */
+export function allowed<T>(f: () => T): T | undefined {
+  try { return f(); } catch { return undefined; }
+}
+
 // The token of this tab. It comes in the fragment of `watcherd ui`, or from the form.
 const kept = "watcherd.token";
+let token = allowed(() => sessionStorage.getItem(kept)) ?? "";
 export const locked = signal("");
 
-export function unlock(token: string) {
-  sessionStorage.setItem(kept, token);
+export function unlock(given: string) {
+  token = given;
+  allowed(() => sessionStorage.setItem(kept, given));
   locked.value = "";
 }
 
 function headers(more: Record<string, string>): Record<string, string> {
-  const token = sessionStorage.getItem(kept);
   return token ? { Authorization: `Bearer ${token}`, ...more } : more;
 }
 
@@ -117,7 +126,7 @@ const url = (path: string, query: Query = {}) => {
 
 async function ask(path: string, query: Query, init: RequestInit): Promise<Response> {
   let answer: Response;
-  const token = sessionStorage.getItem(kept);
+  const sent = token;
   try {
     answer = await fetch(url(path, query), { cache: "no-store", ...init });
   } catch (error) {
@@ -125,18 +134,21 @@ async function ask(path: string, query: Query, init: RequestInit): Promise<Respo
     throw new Problem(0, "the daemon does not answer");
   }
   heard(answer.headers.get("Date"));
-  if (answer.ok) return answer;
+  if (answer.ok) {
+    if (sent === token) locked.value = ""; // the daemon may have read its token file too early
+    return answer;
+  }
   const text = await answer.text();
   let detail = text;
   try { detail = (JSON.parse(text) as { detail?: string }).detail ?? text; } catch { /* a proxy's own words */ }
-  if (answer.status === 401 && token === sessionStorage.getItem(kept)) locked.value = detail; // another token came meanwhile
+  if (answer.status === 401 && sent === token) locked.value = detail || "The daemon is read with a token."; // else another came meanwhile
   throw new Problem(answer.status, detail || answer.statusText);
 }
 
 /** An answer, with whole numbers that a number of JavaScript cannot have. */
 function parsed(text: string): unknown {
   const exact = (_: string, v: unknown, from?: { source?: string }) => typeof v === "number" && !Number.isSafeInteger(v) && /^-?\d+$/.test(from?.source ?? "") ? BigInt(from!.source!) : v;
-  return /\d{16}/.test(text) ? JSON.parse(text, exact as (key: string, v: unknown) => unknown) : JSON.parse(text);
+  return /9\d{15}|\d{17}/.test(text) ? JSON.parse(text, exact as (key: string, v: unknown) => unknown) : JSON.parse(text);
 }
 
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
@@ -146,7 +158,8 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
     if (answer === undefined) throw new Problem(404, "This page does not have it: watcherd history and diff read it from the folder of the recording, with --store.");
     return answer as T;
   }
-  return await (await ask(path, query, { headers: headers({}), signal })).text().then(parsed) as T;
+  const late = AbortSignal.timeout(patience);
+  return await (await ask(path, query, { headers: headers({}), signal: signal ? AbortSignal.any([signal, late]) : late })).text().then(parsed) as T;
 }
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
@@ -154,9 +167,10 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   return await answer.json() as T;
 }
 
-export interface Asked<T> { value?: T; error?: Problem; reload: () => void }
+/** What was asked for. The value is current if it is the answer to this request, and not to the one before. */
+export interface Asked<T> { value?: T; current: boolean; error?: Problem; reload: () => void }
 
-/** Asks again when the request changes, and every so many milliseconds while the tab is seen.
+/** Asks again when the request changes, every so many milliseconds while the tab is seen, and after no answer.
  *  The last answer stays until there is another; an empty path asks for nothing. */
 export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T> {
   const [state, set] = useState<{ key: string; value?: T; error?: Problem }>({ key: "" });
@@ -165,48 +179,59 @@ export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T
   useEffect(() => {
     if (!path) return;
     const stop = new AbortController();
-    let timer = 0;
+    let timer = 0, wait = every;
     const once = async () => {
       clearTimeout(timer);
+      wait = every;
       try {
         const value = await get<T>(path, query, stop.signal);
         set({ key, value });
       } catch (error) {
         if (stop.signal.aborted) return;
+        if (passing(error)) wait ||= retry;
         set((old) => ({ key, value: old.key === key ? old.value : undefined, error: error as Problem }));
       }
-      if (every && !recording && !document.hidden) timer = setTimeout(once, every);
+      if (wait && !recording && !document.hidden) timer = setTimeout(once, wait);
     };
-    const seen = () => { if (every && !document.hidden) void once(); };
+    const seen = () => { if (wait && !document.hidden) void once(); };
     document.addEventListener("visibilitychange", seen);
     void once();
     return () => { document.removeEventListener("visibilitychange", seen); clearTimeout(timer); stop.abort(); };
   }, [key, every, turn, locked.value]);
-  return { value: path ? state.value : undefined, error: state.key === key ? state.error : undefined, reload: () => again((n) => n + 1) };
+  return { value: path ? state.value : undefined, current: state.key === key, error: state.key === key ? state.error : undefined, reload: () => again((n) => n + 1) };
 }
+
+const patience = 60_000; // milliseconds for an answer: the longest take 20 s, and may wait for others
+const retry = 2000;
+const silence = 40_000; // of a stream, which has something every 15 s
 
 /** Where the stream of this tab is: "" means that there is none. */
 export const connection = signal<"" | "live" | "waiting">("");
 
 export interface Follower {
-  began: () => void; // the stream counts from now on
+  began: (first: boolean) => void; // the stream counts: from now on, or again
+  failed: (problem: Problem) => void; // there is no stream; another attempt follows
   frame: (f: Frame) => void;
   lost: () => void; // of what was asked for, the log has no longer everything
 }
 
 /** Follows the log in frames until the returned function is called. The stream is closed while the
- *  tab is hidden, and continues where it ended: nothing is left out of the counts. */
+ *  tab is hidden, and when nothing comes, and continues where it ended: nothing is left out of the counts. */
 export function follow(query: Query, to: Follower): () => void {
   let last = "", wait = 500, timer = 0, stop = new AbortController(), over = false;
   const run = async () => {
     stop = new AbortController();
-    const { signal } = stop;
+    const { signal } = stop, dead = new AbortController();
+    let quiet = 0, begun = false;
+    const listen = () => { clearTimeout(quiet); quiet = setTimeout(() => dead.abort(), silence); };
+    listen();
     try {
-      const answer = await ask("events", { ...query, view: "feed" }, { signal, headers: headers(last ? { "Last-Event-ID": last } : {}) });
+      const answer = await ask("events", { ...query, view: "feed" }, { signal: AbortSignal.any([signal, dead.signal]), headers: headers(last ? { "Last-Event-ID": last } : {}) });
       const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = ""; ;) {
         const { value, done } = await reader.read();
         if (done) break;
+        listen();
         const parts = (rest + value).split("\n\n");
         rest = parts.pop()!;
         for (const part of parts) {
@@ -214,12 +239,15 @@ export function follow(query: Query, to: Follower): () => void {
           last = line("id") || last;
           wait = 500;
           connection.value = "live";
-          if (first && last) to.began();
+          if (!begun && last) { begun = true; to.began(first); }
           if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame);
           else if (line("event") === "truncated") to.lost();
         }
       }
-    } catch { /* tried again below */ }
+    } catch (error) {
+      if (error instanceof Problem && !signal.aborted) to.failed(error);
+    }
+    clearTimeout(quiet);
     if (over || signal.aborted) return;
     connection.value = "waiting";
     timer = setTimeout(run, wait);

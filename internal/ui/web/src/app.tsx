@@ -1,14 +1,14 @@
 // The page: where the reader is, what holds everywhere, and the keys.
 import { signal, useSignal } from "@preact/signals";
-import { options, render } from "preact";
+import { Component, type ComponentChildren, options, render } from "preact";
 import { useEffect } from "preact/hooks";
-import { connection, locked, recording, type Status, unlock, useAsked } from "./api";
+import { allowed, connection, locked, recording, type Status, unlock, useAsked } from "./api";
 import { Between } from "./between";
 import { Config } from "./config";
 import { Delivery } from "./delivery";
 import { Feed } from "./feed";
 import { ObjectView } from "./object";
-import { link, place } from "./place";
+import { link, type Place, place } from "./place";
 import { bytes, count, some, visible } from "./text";
 import { Watches } from "./watches";
 
@@ -45,10 +45,10 @@ const named = (s: Status) => s.feed ? `${s.cluster} · ${s.feed}` : s.cluster;
 
 function Top({ status }: { status?: Status }) {
   const { view } = place.value;
-  const theme = useSignal(localStorage.getItem("watcherd.theme") ?? "");
+  const theme = useSignal(allowed(() => localStorage.getItem("watcherd.theme")) ?? "");
   useEffect(() => {
     document.documentElement.style.colorScheme = theme.value || "light dark";
-    localStorage.setItem("watcherd.theme", theme.value);
+    allowed(() => localStorage.setItem("watcherd.theme", theme.value));
   }, [theme.value]);
   const next: Record<string, string> = { "": "dark", dark: "light", light: "" };
   return <header class="top">
@@ -75,11 +75,20 @@ function Locked() {
   </form></main>;
 }
 
+/** A view that fails shows that, until the reader goes to another place. */
+class Guarded extends Component<{ children: ComponentChildren }, { error?: Error; at?: Place }> {
+  static override getDerivedStateFromError = (error: Error) => ({ error, at: place.peek() });
+  render() {
+    const { error, at } = this.state;
+    return error && at === place.value ? <p class="notice bad" role="alert">This cannot be shown: {error.message}</p> : this.props.children;
+  }
+}
+
 function App() {
   const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
   const status = useAsked<Status>(recording ? "" : "status", {}, 2000);
   const s = status.value;
-  useEffect(() => { document.title = [view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · "); });
+  useEffect(() => { document.title = visible([view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · ")); });
   if (locked.value) return <><Top /><Locked /></>;
   const body: Partial<Record<string, () => preact.JSX.Element>> = Object.assign(Object.create(null), {
     feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} status={s} />, between: () => <Between status={s} />,
@@ -88,7 +97,8 @@ function App() {
   return <>
     <Top status={s} />
     {status.error && <p class="notice bad" role="alert">{status.error.message}; this page asks again every two seconds.</p>}
-    <main key={view}>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</main>
+    {s && (s.store.failed || s.store.paused) && <p class="notice bad" role="alert">New changes are not recorded at the moment: {s.store.failed || s.store.reason}</p>}
+    <main key={view}><Guarded>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</Guarded></main>
     {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={() => { help.value = false; }}>×</button></h2>
       <dl>{keys.map(([k, what]) => <><dt><kbd>{k}</kbd></dt><dd>{what}</dd></>)}</dl></aside>}
   </>;
@@ -97,8 +107,9 @@ function App() {
 // Every text that is shown becomes a node by itself: most have something that others chose.
 const made = options.vnode;
 options.vnode = (node) => {
-  const text = node as { props: unknown };
+  const text = node as { props: unknown }, named = node.props as { title?: unknown };
   if (typeof text.props === "string") text.props = visible(text.props);
+  else if (typeof named.title === "string") named.title = visible(named.title);
   made?.(node);
 };
 

@@ -5,7 +5,7 @@ import { type Changes, type Difference, get, type Group, type NetChange, recordi
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { Unified } from "./object";
-import { arrows, clock, count, resourceName, some } from "./text";
+import { arrows, clock, count, resourceName, some, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
 const shown = 200;
@@ -93,7 +93,7 @@ function Net({ of, answer, children }: { of: NetChange; answer: Changes; childre
     {open && <div class="under">{diff === undefined ? <Empty>Reading…</Empty> : diff ? <Unified text={diff} /> : <Empty>No visible difference.</Empty>}</div>}{children}</li>;
 }
 
-const escape = (s: string) => s.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+const escape = (s: string) => visible(s).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 
 /** Writes the answer with its differences as one file that needs no daemon and runs no script. */
 async function save(c: Changes, cluster: string) {

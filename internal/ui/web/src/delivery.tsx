@@ -1,6 +1,6 @@
 // Delivery: the sinks, what waits for them, and what they refused.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, type Letter, type Letters, post, type Problem, type Sink, type Status, useAsked } from "./api";
+import { get, type Letter, type Letters, post, Problem, type Sink, type Status, useAsked } from "./api";
 import { Ask, Empty, Failed, Field, objectLink, Spark, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { ago, bytes, count, now, some, span, yaml } from "./text";
@@ -129,14 +129,19 @@ const Commands = ({ what = "", onChoose }: { what?: string; onChoose: (what: "re
   <><button onClick={() => onChoose("retry")}>deliver {what && what + " "}again…</button> <button class="danger" onClick={() => onChoose("drop")}>delete{what && " " + what}…</button></>;
 
 function LetterRow({ base, letter: l }: { base: string; letter: Letter }) {
-  const [event, set] = useState<Letter>(), [open, show] = useState(false);
+  const [event, set] = useState<Letter>(), [failed, fail] = useState<Problem>(), [open, show] = useState(false);
   useEffect(() => {
     if (!open || event) return;
     const stop = new AbortController();
-    void get<Letters>(base, { after: l.position - 1, limit: 1, events: "true" }, stop.signal).then((a) => set(a.items[0]), () => { /* it stays closed */ });
+    fail(undefined);
+    void get<Letters>(base, { after: l.position - 1, limit: 1, events: "true" }, stop.signal).then((a) => {
+      const found = a.items[0];
+      if (found?.position === l.position) set(found);
+      else fail(new Problem(404, "It is no dead letter any more."));
+    }, (e: Problem) => { if (!stop.signal.aborted) fail(e); });
     return () => stop.abort();
   }, [open]);
   return <div class="letter"><button class="plain" aria-expanded={open} onClick={() => show(!open)}>{open ? "▾" : "▸"} {l.type && <Verb type={l.type} />} {l.last && <Time at={l.last} />} {l.subject ?? `event ${l.sequence}`} <span class="quiet">{some(l.attempts, "attempt")}</span></button>
     {l.resource && l.name && <a href={objectLink(l.resource, l.namespace, l.name, { v: l.sequence })}>object</a>} <a href={link("config", [], { event: l.sequence })}>explain</a>
-    {open && <><p class="reason">{l.reason}</p><pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? yaml(event.event) : "Reading…"}</pre></>}</div>;
+    {open && <><p class="reason">{l.reason}</p><Failed error={failed} />{!failed && <pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? yaml(event.event) : "Reading…"}</pre>}</>}</div>;
 }

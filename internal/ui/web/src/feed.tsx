@@ -1,7 +1,7 @@
 // Feed: every change as it is recorded, the newest on top, and any period of the past.
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
+import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
 import { change, place } from "./place";
 import { arrows, count, now, resourceName, some } from "./text";
@@ -11,7 +11,7 @@ const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h"
 const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
 
 /** A row, or with `hole` a number of changes of which there are no rows. */
-type Row = Change & { hole?: number; until?: string };
+type Row = Change & { hole?: number };
 
 function merge(newer: Row[], older: Row[]): Row[] {
   if (newer.every((r) => r.sequence > (older[0]?.sequence ?? 0))) return [...newer, ...older]; // of a frame
@@ -23,6 +23,9 @@ function merge(newer: Row[], older: Row[]): Row[] {
 interface Next { continue?: string; to?: string }
 
 interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?: Page }
+
+/** What came while the list is held, and with `page` where it continues; `cut`: there are more. */
+interface Waiting { n: number; rows: Row[]; cut?: boolean; page?: Page }
 
 /** Adds what came, and drops the oldest rows: they are read again when they are scrolled to. */
 function add(s: Feed, newer: Row[]): Feed {
@@ -46,61 +49,94 @@ function useFeed(query: Query, past: boolean, held: boolean) {
   // Frames tell what came; an expression is for the history alone, which is then asked again.
   const { when, from, to, ...streamed } = query, asks = !!when;
   const [state, set] = useState<Feed>({ rows: [], busy: true });
+  const [refused, refuse] = useState<Problem>();
   const counts = useSignal<{ total: number; shown: number; since: string }>({ total: 0, shown: 0, since: "" });
-  const waiting = useSignal<{ n: number; rows: Row[]; cut?: boolean }>({ n: 0, rows: [] });
-  const holding = useRef(held), run = useRef(0), key = JSON.stringify([query, past]);
+  const waiting = useSignal<Waiting>({ n: 0, rows: [] });
+  const holding = useRef(held), reading = useRef(new AbortController().signal), answered = useRef(""), newest = useRef(0), key = JSON.stringify([query, past]);
   holding.current = held;
+  newest.current = state.rows[0]?.sequence ?? 0;
 
   const release = () => {
     const w = waiting.value;
-    if (!w.n) return;
+    if (!w.n && !w.page) return;
     waiting.value = { n: 0, rows: [] };
-    set((s) => w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : add(s, w.rows));
+    set((s) => w.page ? renew(s, { ...w.page, items: w.rows }) : w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : add(s, w.rows));
   };
   useEffect(() => { if (!held) release(); }, [held]);
 
-  const load = async (more?: Next, stop?: AbortSignal) => {
+  const load = async (more?: Next) => {
+    const stop = reading.current;
     set((s) => ({ ...s, busy: true }));
     try {
       const page = await get<Page>("history", { ...query, limit: 200, ...more }, stop);
+      if (!more) answered.current = page.to;
       set((s) => {
-        if (!more) return { ...renew(run.current ? s : { ...s, rows: [] }, page), error: undefined, busy: false, page };
+        if (!more) return { ...renew(s, page), error: undefined, busy: false, page };
+        if (s.next !== more) return { ...s, busy: false }; // rows were cut meanwhile: others follow them
         const rows = merge(page.items, s.rows);
         return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page };
       });
     } catch (error) {
-      if (!stop?.aborted) set((s) => ({ ...s, rows: more ? s.rows : [], busy: false, error: error as Problem }));
+      if (stop.aborted) return;
+      set((s) => ({ ...s, busy: false, error: error as Problem }));
+      if (!more && passing(error)) setTimeout(() => { if (!stop.aborted) void load(); }, 2000);
     }
   };
   useEffect(() => {
     const stop = new AbortController();
-    let timer = 0;
-    run.current = 0;
+    let timer = 0, missed = false, loaded = false;
+    reading.current = stop.signal;
+    answered.current = "";
     set({ rows: [], busy: true });
+    refuse(undefined);
     waiting.value = { n: 0, rows: [] };
     counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() };
     if (past) {
-      void load(undefined, stop.signal);
+      void load();
       return () => stop.abort();
     }
+    /** Takes the changes since the last answer, or with a place to continue at those of them that were read. */
+    const take = (page: Page) => {
+      if (!holding.current) return set((s) => page.continue ? renew(s, page) : add(s, page.items));
+      const w = waiting.value, rows = merge(page.items.filter((r) => r.sequence > newest.current), page.continue ? [] : w.rows).slice(0, most);
+      waiting.value = { n: rows.length, rows, page: page.continue ? page : w.page };
+    };
     const again = () => {
-      if (timer) return;
-      timer = setTimeout(async () => {
-        const page = await get<Page>("history", { ...query, limit: 200 }, stop.signal).catch(() => undefined);
+      missed = true;
+      timer ||= setTimeout(async () => {
+        missed = false;
+        // A record is written a moment after its time.
+        const from = answered.current && new Date(Date.parse(answered.current) - 60_000).toISOString();
+        try {
+          const page = await get<Page>("history", { ...query, from, limit: 200 }, stop.signal);
+          answered.current = page.to;
+          take(page);
+        } catch (error) {
+          answered.current = ""; // its clock may have been set back
+          missed ||= passing(error);
+        }
         timer = 0;
-        if (page) set((s) => renew(s, page));
+        if (missed && !stop.signal.aborted) again();
       }, 1000);
     };
     const end = follow(streamed, {
-      began: () => { void load(undefined, stop.signal).then(() => { run.current = 1; }); },
-      lost: () => { void load(undefined, stop.signal); },
+      began: (first) => {
+        refuse(undefined);
+        if (first) void load();
+        loaded = true;
+      },
+      failed: (problem) => {
+        if (problem.status) refuse(problem); // else the status has it
+        if (!loaded) void load(); // what there is, at least
+        loaded = true;
+      },
+      lost: () => { void load(); },
       frame: (f: Frame) => {
-        run.current = 1;
         const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
         counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length };
         if (asks) return again();
         const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
-        if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length, until: rows[0]!.time });
+        if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length });
         if (!holding.current) set((s) => add(s, rows));
         else {
           const w = waiting.value, all = merge(rows, w.rows);
@@ -110,7 +146,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     });
     return () => { end(); stop.abort(); clearTimeout(timer); };
   }, [key]);
-  return { ...state, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+  return { ...state, refused, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }
 
 const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
@@ -120,13 +156,20 @@ export function Feed({ status }: { status?: Status }) {
   // A list that was scrolled by the strip begins at a time of its period, and stands still as one of the past does.
   const past = !!value("to"), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
   const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
-  const [paused, pause] = useState(false), [top, setTop] = useState(true), [selected, select] = useState(-1), [height, setHeight] = useState(rowHeight);
+  const [paused, pause] = useState(false), [top, setTop] = useState(true), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
   const feed = useFeed(still ? { ...filter, from: value("from"), to: at || value("to") } : filter, still, paused || !top);
   const view = useSignal<View>(null);
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
   const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
   const rows = feed.rows, noise = histogram.value?.noise ?? 0;
+  // A change stays selected while others come.
+  const chosen = useSignal(0), listed = useRef(rows), index = () => listed.current.findIndex((r) => r.sequence === chosen.value);
+  const select = (i: number) => { chosen.value = listed.current[Math.max(0, Math.min(i, listed.current.length - 1))]?.sequence ?? 0; };
+  listed.current = rows;
+  const selected = chosen.value ? index() : -1;
+  /** Lists what the number of a row stands for: it came before the row above, and after the one below. */
+  const list = (r: Row) => change({ from: listed.current[listed.current.indexOf(r) + 1]?.time ?? feed.counts.since, to: r.time, at: "" });
 
   useEffect(() => {
     const resized = () => setHeight(rowHeight());
@@ -135,9 +178,9 @@ export function Feed({ status }: { status?: Status }) {
   }, []);
   useEffect(() => {
     const key = (e: Event) => {
-      const k = (e as CustomEvent<string>).detail, row = rows[selected];
-      if (k === "j") select((i) => Math.min(i + 1, rows.length - 1));
-      else if (k === "k") select((i) => Math.max(i - 1, 0));
+      const k = (e as CustomEvent<string>).detail, row = listed.current[index()];
+      if (k === "j") select(index() + 1);
+      else if (k === "k") select(index() - 1);
       else if (k === "p") pause(!paused);
       else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
       else return;
@@ -169,7 +212,10 @@ export function Feed({ status }: { status?: Status }) {
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
     <Kept of={[histogram.value]}>{() => <Strip of={histogram.value} view={view}
-      onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, now())).toISOString(), at: "" })}
+      onPeriod={(from, to) => {
+        const end = Math.min(Math.max(to, from + 1000), now());
+        change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), at: "" });
+      }}
       onScroll={(to) => change({ at: new Date(Math.min(to, now())).toISOString() })} />}</Kept>
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
@@ -180,18 +226,18 @@ export function Feed({ status }: { status?: Status }) {
       {!still && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
       {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
-      {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /></span>}
+      {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
     </div>
-    <Failed error={feed.error ?? histogram.error} />
+    <Failed error={feed.error ?? histogram.error ?? feed.refused} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
       onView={(newest, oldest) => { view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
-        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until, at: "" })}>{some(r.hole, "more change")} at this time: list them</button>
+        ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
-      empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
+      empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : feed.next ? "No change that was searched matches." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <Spoken text={still ? "" : some(shown.total, "change")} />
   </div>;
 }

@@ -1,6 +1,6 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { type Asked, type Blame, type Change, type Difference, type Gap, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
@@ -24,9 +24,10 @@ export function ObjectView({ status }: { status?: Status }) {
   const end = q.get("end") || undefined, next = q.get("continue") || undefined; // of the versions that are shown; none: now
   const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: end, continue: next }, 5000);
   const items = versions.value?.items ?? [];
-  const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
-  const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
-  const version = items[at], before = items[other] as Version | undefined;
+  // The newest, or the one that the address names: of what is older than all, the oldest.
+  const v = Number(q.get("v")), w = Number(q.get("w")), found = v > 0 ? items.findIndex((i) => i.sequence <= v) : 0;
+  const at = found < 0 ? items.length - 1 : found, other = w > 0 ? items.findIndex((i) => i.sequence === w) : at + 1;
+  const version = items[at], before: { sequence: number; time?: string } | undefined = w > 0 ? items[other] ?? { sequence: w } : items[other];
   // Each resource has a watch of its own: what follows a change may be recorded a moment before it.
   const about = (seconds: number) => new Date(Date.parse(version!.time) + seconds * 1000).toISOString();
   const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
@@ -36,6 +37,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
+  const after = (g: Gap, i: number) => !!items[i] && Date.parse(g.to) > Date.parse(items[i].time);
+  const gaps = (i: number) => versions.value!.gaps.filter((g) => after(g, i) && !after(g, i - 1)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   const page = (of?: Versions) => change({ end: of?.items.at(-1)?.time, continue: of?.continue, v: "", w: "" });
   useLayoutEffect(() => { // at once: a key is about what is shown
@@ -46,7 +49,7 @@ export function ObjectView({ status }: { status?: Status }) {
     addEventListener("key", key);
     return () => removeEventListener("key", key);
   });
-  const rest = versions.value?.continue, last = rest ? items.at(-1) : undefined, older = !!last && Number(q.get("v")) > 0 && Number(q.get("v")) < last.sequence;
+  const rest = versions.value?.continue, last = rest ? items.at(-1) : undefined, older = !!last && v > 0 && v < last.sequence;
   useEffect(() => { if (older && rest !== next) change({ end: last!.time, continue: rest }, false); }, [older, rest]); // the one that the address names
   useEffect(() => { document.querySelector(".versions [aria-current]")?.scrollIntoView({ block: "nearest" }); }, [at, items.length]);
   if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
@@ -64,6 +67,7 @@ export function ObjectView({ status }: { status?: Status }) {
       <ol class="versions" aria-label="Versions, the newest first">
         {end && <li class="life"><button onClick={() => page()}>The newest versions</button></li>}
         {items.map((v, i) => <>
+          {gaps(i)}
           {events(v.sequence, items[i - 1]?.sequence)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
@@ -76,7 +80,8 @@ export function ObjectView({ status }: { status?: Status }) {
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
-          <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
+          <span class="quiet">{tab === "changes" && (before?.time ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
+        {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
           : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
@@ -85,7 +90,7 @@ export function ObjectView({ status }: { status?: Status }) {
   </div>;
 }
 
-function Changes({ base, version, before, next }: { base: string; version: Version; before?: Version; next: boolean }) {
+function Changes({ base, version, before, next }: { base: string; version: Version; before?: { sequence: number }; next: boolean }) {
   const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
   const diff = useAsked<Difference>(base + "/diff", { version: newer.sequence, base: next ? undefined : older?.sequence });
   const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists && a.sequence;
@@ -177,6 +182,8 @@ function Yaml({ state }: { state: Asked<State> }) {
   if (!state.value) return <Empty>Reading…</Empty>;
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
+  let text = "";
+  try { text = yaml(object); } catch { return <Empty>It nests too deep to be shown.</Empty>; } // of the browser's stack
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");
@@ -185,8 +192,8 @@ function Yaml({ state }: { state: Asked<State> }) {
     setTimeout(() => set(""), 2000);
   };
   return <>
-    <p class="actions left"><button onClick={copy}>copy for kubectl apply</button> <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
-    <pre class="scroll" tabIndex={0} aria-label="State as YAML">{yaml(object)}</pre>
+    <p class="actions left"><button disabled={!state.current} onClick={copy}>copy for kubectl apply</button> <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
+    <pre class="scroll" tabIndex={0} aria-label="State as YAML">{text}</pre>
   </>;
 }
 

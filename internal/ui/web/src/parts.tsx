@@ -79,7 +79,7 @@ export function Rows<T extends object>(props: {
     const e = box.current!;
     if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
     else if ((selected + 1) * height > e.scrollTop + e.clientHeight) e.scrollTop = (selected + 1) * height - e.clientHeight;
-  }, [selected]);
+  }, [items[selected] && props.rowKey(items[selected])]); // not of a row that others move
   useEffect(() => {
     const top = Math.floor(view.top / height);
     props.onView?.(items[top], items[Math.min(items.length, Math.ceil((view.top + view.height) / height)) - 1]);
@@ -88,7 +88,7 @@ export function Rows<T extends object>(props: {
   return <div class="rows" ref={box} onScroll={look} tabIndex={0} role="group" aria-label={props.label}>
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
-        class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
+        aria-current={first + i === selected ? "true" : undefined} class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
         onClick={() => props.onSelect(first + i)}><Kept of={[item]}>{() => props.row(item)}</Kept></div>)}
     </div>
     {!items.length && <Empty>{props.empty}</Empty>}
@@ -138,7 +138,7 @@ export function Strip({ of, view, onPeriod, onScroll }: { of?: Histogram; view: 
     <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${some(total, "change")}`}
       onKeyDown={keys}>
       <svg ref={area} viewBox={`0 0 ${n} 100`} preserveAspectRatio="none" aria-hidden="true"
-        onPointerDown={(e) => { area.current!.setPointerCapture(e.pointerId); const f = place(e); setBrush([f, f]); }}
+        onPointerDown={(e) => { if (e.button) return; area.current!.setPointerCapture(e.pointerId); const f = place(e); setBrush([f, f]); }}
         onPointerMove={(e) => { const f = place(e); setHover(Math.min(n - 1, Math.floor(f * n))); if (brush) setBrush([brush[0], f]); }}
         onPointerLeave={() => setHover(-1)}
         onPointerUp={(e) => {
@@ -167,9 +167,20 @@ export function Strip({ of, view, onPeriod, onScroll }: { of?: Histogram; view: 
 
 /** A field of a filter, applied when its reader stops or presses Enter. */
 export function Field(props: { label: string; value: string; onValue: (v: string) => void; list?: string[]; wide?: boolean; time?: boolean; id?: string; bad?: boolean }) {
-  const [text, set] = useState(props.value), timer = useRef(0);
-  useEffect(() => set(props.value), [props.value]);
-  const give = (v: string) => { clearTimeout(timer.current); if (v.trim() !== props.value) props.onValue(v.trim()); };
+  const [text, set] = useState(props.value), timer = useRef(0), given = useRef(props.value); // what this field gave, or was given
+  useEffect(() => {
+    if (props.value === given.current) return; // the reader may write on already
+    clearTimeout(timer.current);
+    given.current = props.value;
+    set(props.value);
+  }, [props.value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const give = (v: string) => {
+    clearTimeout(timer.current);
+    if (v.trim() === given.current) return;
+    given.current = v.trim();
+    props.onValue(v.trim());
+  };
   const input = (e: { currentTarget: HTMLInputElement }) => {
     const v = e.currentTarget.value;
     set(v);

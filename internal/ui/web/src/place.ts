@@ -2,12 +2,14 @@
 import { signal } from "@preact/signals";
 import { unlock } from "./api";
 
-// The token of `watcherd ui` leaves the address at once.
-const given = /^#token=([^&]+)$/.exec(location.hash);
-if (given) {
-  unlock(decoded(given[1]!));
+/** Takes the token of `watcherd ui`, which leaves the address at once: also that of a tab that is open. */
+function take() {
+  const given = /^#token=([^&]+)$/.exec(location.hash);
+  if (!given) return;
   history.replaceState(null, "", location.pathname);
+  unlock(decoded(given[1]!));
 }
+take();
 
 export interface Place { view: string; path: string[]; query: URLSearchParams }
 
@@ -17,13 +19,16 @@ function decoded(text: string): string {
 }
 
 function parse(): Place {
-  const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [, path = "", query = ""] = /^#?\/?([^?]*)\??(.*)/.exec(location.hash)!;
   const [view = "", ...rest] = path.split("/").map(decoded);
   return { view: view || "feed", path: rest, query: new URLSearchParams(query) };
 }
 
 export const place = signal(parse());
-addEventListener("hashchange", () => { place.value = parse(); });
+addEventListener("hashchange", () => {
+  take();
+  place.value = parse();
+});
 
 /** The link to a place. Empty values are left out. */
 export function link(view: string, path: string[] = [], query: Record<string, string | number | undefined> = {}): string {

@@ -1,0 +1,449 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+// behind is a daemon behind a proxy, which has each request answered by handle.
+func behind(t *testing.T, d *daemon, handle func(w http.ResponseWriter, r *http.Request, pass http.Handler)) *daemon {
+	t.Helper()
+	target, err := url.Parse(d.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(w, r, pass) }))
+	t.Cleanup(srv.Close)
+	return &daemon{t: t, base: srv.URL}
+}
+
+// late answers a request with what the daemon answers now, when it is released.
+func late(w http.ResponseWriter, r *http.Request, pass http.Handler, release <-chan struct{}) {
+	answer := httptest.NewRecorder()
+	pass.ServeHTTP(answer, r)
+	select {
+	case <-release:
+	case <-r.Context().Done():
+	}
+	for key, values := range answer.Header() {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the page may have gone
+}
+
+// settled returns after the page has taken what was sent to it.
+func (p *tab) settled() {
+	p.t.Helper()
+	eval[bool](p, `fetch("app.css").then((r) => r.text()).then(() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(true)))))`)
+}
+
+// rest waits until the proxy's part in a request is done.
+func rest(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatal(what)
+	}
+}
+
+// TestFailedRequests: an answer that a proxy lost is asked for again by itself, in each view.
+func TestFailedRequests(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	var seen sync.Map
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if _, again := seen.LoadOrStore(r.URL.Path, true); !again && (strings.HasSuffix(r.URL.Path, "/history") || strings.HasSuffix(r.URL.Path, "/diff")) {
+			http.Error(w, "no upstream", http.StatusBadGateway)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 502")
+	for place, want := range map[string]string{"feed": `(?s)level info → debug.*added`, "object/configmaps/" + ns + "/app": `(?s)data\.level\s+info\s+debug`} {
+		p.do(chromedp.Navigate(front.base + "/ui/#/" + place))
+		p.sees("main", want)
+		until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+	}
+}
+
+// TestRefusedStream: the feed lists what is recorded, and has the reason why nothing follows.
+func TestRefusedStream(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	ctx, end := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer end()
+	for range 32 { // as many as there may be
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base+"/api/v1/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp, err)
+		}
+		readers.Go(func() {
+			_, _ = io.Copy(io.Discard, resp.Body) // until it is cancelled
+			_ = resp.Body.Close()
+		})
+	}
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 503")
+	p.do(chromedp.Navigate(d.base + "/ui/"))
+	p.sees(".rows", ns+"/app")
+	p.sees(".notice.bad", "32 event streams are open already")
+	end()
+	p.sees(".dot.live", "live")
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
+// mute drops what is written once it is dead, as a network does that has lost a connection.
+type mute struct {
+	http.ResponseWriter
+	dead *atomic.Bool
+}
+
+func (m mute) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
+func (m mute) Write(b []byte) (int, error) {
+	if m.dead.Load() {
+		return len(b), nil
+	}
+	return m.ResponseWriter.Write(b)
+}
+
+// TestSilence: of a connection that is open and brings nothing, the page takes another.
+func TestSilence(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	var first sync.Once
+	var dead atomic.Bool
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			first.Do(func() { w = mute{w, &dead} })
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	// What takes the page longer than half a minute takes it a twentieth here.
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `{ const set = setTimeout; window.setTimeout = (f, ms, ...more) => set(f, ms > 30000 ? ms / 20 : ms, ...more); }`,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(front.base + "/ui/"))
+	p.sees(".dot.live", "live")
+	dead.Store(true)
+	configMap(t, http.MethodPost, ns, "unheard", nil)
+	p.sees(".rows", "unheard")
+	p.sees(".counts", "^1 change since")
+}
+
+// TestOlderOfAnotherFilter: rows that were asked for before the filter changed are not in the list of the next.
+func TestOlderOfAnotherFilter(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "other", nil)
+	for i := range 260 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("busy-%d", i), nil)
+	}
+	asked, release, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		held := false
+		if r.URL.Query().Get("continue") != "" {
+			once.Do(func() { held = true })
+		}
+		if !held {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		defer close(done)
+		close(asked)
+		late(w, r, pass, release)
+	})
+	p := open(t, front, "")
+	p.sees(".rows", "busy-259")
+	eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+	rest(t, "older rows are not asked for", asked)
+	p.fill("name", "other")
+	until(t, "the filter selects", func() bool {
+		text := p.text(".rows")
+		return strings.Contains(text, ns+"/other") && !strings.Contains(text, "busy")
+	})
+	close(release)
+	rest(t, "the answer is not sent", done)
+	p.settled()
+	if text := p.text(".rows"); strings.Contains(text, "busy") {
+		t.Errorf("the filter shows\n%.300s", text)
+	}
+}
+
+// TestExpression: a live feed with an expression is held as others are, and misses no change that comes while it asks.
+func TestExpression(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	var hold atomic.Bool
+	asked, release := make(chan struct{}), make(chan struct{})
+	frames := make(chan struct{}, 100)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/history") && hold.CompareAndSwap(true, false):
+			answer := httptest.NewRecorder()
+			pass.ServeHTTP(answer, r)
+			close(asked)
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			_, _ = w.Write(answer.Body.Bytes()) // the page may have gone
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			pass.ServeHTTP(counted{w, frames}, r)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	p := open(t, front, "#/feed?when="+url.QueryEscape(`object.metadata.name != "x"`))
+	p.sees(".rows", "first")
+	p.sees(".dot.live", "live")
+
+	hold.Store(true)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	rest(t, "the page does not ask", asked)
+	for len(frames) > 0 {
+		<-frames
+	}
+	configMap(t, http.MethodPost, ns, "two", nil)
+	rest(t, "there is no frame", frames)
+	p.settled()
+	close(release)
+	p.sees(".rows", `(?s)two.*one.*first`)
+
+	p.keys("p")
+	p.sees(".bar", "resume")
+	configMap(t, http.MethodPost, ns, "held", nil)
+	p.sees(".bar", "1 newer")
+	if text := p.text(".rows"); strings.Contains(text, "held") {
+		t.Error("a paused feed lists new changes")
+	}
+	p.keys("p")
+	p.sees(".rows", `(?s)held.*two.*one.*first`)
+}
+
+// counted counts the frames of a stream.
+type counted struct {
+	http.ResponseWriter
+	frames chan<- struct{}
+}
+
+func (c counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(b)
+	if strings.Contains(string(b), "event: frame") {
+		c.frames <- struct{}{}
+	}
+	return n, err
+}
+
+// TestBusyLog: of more changes than a frame has, the number leads to all of them, and an expression that only the oldest changes
+// match finds them.
+func TestBusyLog(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	p := open(t, d, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	const many = 12_000
+	r.change(t, many)
+	p.sees(".counts", "^"+grouped(many)+" changes since")
+	hole := regexp.MustCompile(`^([\d,]+) more changes at this time`)
+	until(t, "a row stands for others", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+		return hole.MatchString(p.text(".row.hole"))
+	})
+	more, err := strconv.Atoi(strings.ReplaceAll(hole.FindStringSubmatch(p.text(".row.hole"))[1], ",", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.press(".row.hole", "")
+	p.sees(".bar", "back to live")
+	listed := regexp.MustCompile(`^([\d,]+) changes? in`)
+	until(t, "the strip has the period", func() bool {
+		m := listed.FindStringSubmatch(p.text(".strip-head"))
+		if m == nil {
+			return false
+		}
+		n, err := strconv.Atoi(strings.ReplaceAll(m[1], ",", ""))
+		return err == nil && n >= more && n <= more+100
+	})
+
+	p.do(chromedp.Navigate(d.base + "/ui/#/feed?lens=all&when=" + url.QueryEscape(`size(event.type) == 4`)))
+	until(t, "the oldest changes are found", func() bool {
+		eval[chromedp.Void](p, `void [...document.querySelectorAll("button")].find((b) => b.innerText === "search on")?.click()`)
+		return strings.Contains(p.text(".rows"), "Pod")
+	})
+}
+
+// TestTyping: what a reader writes while the address takes what was written before stays.
+func TestTyping(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	if text := eval[string](p, `new Promise((done) => {
+		const field = [...document.querySelectorAll(".field")].find((e) => e.innerText.trim() === "name").querySelector("input");
+		const write = (text) => { field.value = text; field.dispatchEvent(new InputEvent("input", { bubbles: true })); };
+		addEventListener("hashchange", () => {
+			write("abc");
+			const frames = (n) => requestAnimationFrame(() => setTimeout(() => n ? frames(n - 1) : done(field.value)));
+			frames(3);
+		}, { once: true });
+		write("ab");
+	})`); text != "abc" {
+		t.Errorf("the field has %q", text)
+	}
+	// Of a field that is gone, nothing is applied.
+	p.sees(".dot.live", "live")
+	until(t, "all is applied", func() bool { return strings.HasSuffix(eval[string](p, "location.hash"), "name=abc") })
+	if hash := eval[string](p, `new Promise((done) => {
+		const field = [...document.querySelectorAll(".field")].find((e) => e.innerText.trim() === "name").querySelector("input");
+		field.value = "abcd";
+		field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+		location.hash = "#/watches";
+		setTimeout(() => done(location.hash), 1500);
+	})`); hash != "#/watches" {
+		t.Errorf("the address of the next view is %s", hash)
+	}
+}
+
+// TestDeepObject: an object that nests deeper than the page can show does not break it.
+func TestDeepObject(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [controllerrevisions.apps], namespaces: {include: ["+ns+"]}}]\n")
+	const depth = 4000
+	data := json.RawMessage(strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth))
+	path := "/apis/apps/v1/namespaces/" + ns + "/controllerrevisions"
+	shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "deep"}, "revision": 1, "data": data})
+	shared.api.do(t, http.MethodPatch, path+"/deep", object{"metadata": object{"labels": object{"a": "b"}}})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 500")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/controllerrevisions.apps/" + ns + "/deep"))
+	p.sees(".versions", `(?s)label a.*added`)
+	p.sees(".pane", `nests too deep`)
+	p.press(".tabs", "YAML")
+	p.sees(".pane", `kind: ControllerRevision|nests too deep`)
+	p.do(chromedp.Navigate(d.base + "/ui/#/feed"))
+	p.sees(".rows", ns+"/deep")
+}
+
+// TestStaleState: what is copied is the version that is chosen.
+func TestStaleState(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	var hold atomic.Bool
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/app") && hold.Load() {
+			late(w, r, pass, release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/app?tab=yaml")
+	p.sees("pre", "level: debug")
+	hold.Store(true)
+	p.keys("[")
+	p.sees(".versions [aria-current]", "added")
+	if !eval[bool](p, `[...document.querySelectorAll(".pane button")].find((b) => b.innerText.startsWith("copy")).disabled`) {
+		t.Error("the version before can be copied as the chosen one")
+	}
+	close(release)
+	p.sees("pre", "level: info")
+}
+
+// TestPausedStore: every view has the reason why nothing is recorded.
+func TestPausedStore(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	d.stop()
+	file := filepath.Join(d.dir, "watcherd.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), "minFree: 1Mi", "minFree: 1000Ti", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.run()
+	p := open(t, d, "#/watches")
+	p.sees(".notice.bad", "New changes are not recorded at the moment: disk nearly full")
+}
+
+// TestLetterGone: a dead letter that is gone does not show the event of the next.
+func TestLetterGone(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
+	var gone atomic.Bool
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		q := r.URL.Query()
+		switch letters := strings.HasSuffix(r.URL.Path, "/deadletters/hook"); {
+		case letters && q.Get("events") != "":
+			after, err := strconv.Atoi(q.Get("after"))
+			if err == nil {
+				var resp *http.Response
+				resp, err = http.Post(d.base+"/api/v1/deadletters/hook/drop", "application/json", strings.NewReader(fmt.Sprintf(`{"positions":[%d]}`, after+1))) //nolint:noctx // of the test's own daemon
+				if err == nil && resp.StatusCode != http.StatusOK {
+					err = errors.New(resp.Status)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			gone.Store(true)
+		case letters && gone.Load():
+			<-r.Context().Done() // the list is the one from before
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/delivery/hook")
+	p.sees(".group", "2 .*422")
+	p.press(".group", "")
+	p.press(".letter", "▸")
+	p.sees(".letter", "It is no dead letter any more")
+}
