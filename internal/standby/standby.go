@@ -168,7 +168,7 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	}
 }
 
-// errEmpty: the directory is empty, and there is a snapshot.
+// errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
 
 // follow opens the directory, and follows until this replica has begun a term: then the store is open. It returns the position that
@@ -209,8 +209,11 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 		follow = f.begin
 	}
 	m.writer, err = follow(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		s, err = folder.Lead(m.writer)
+	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+		err = fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return folder.Position(), s, err
 }
