@@ -124,7 +124,7 @@ func (j *Client) latest(ctx context.Context, stream jetstream.Stream) (*Snapshot
 		return nil, m.Sequence, fmt.Errorf("sequence %d of the stream %s: %w", m.Sequence, j.SnapshotStream(), err)
 	}
 	s := &Snapshot{
-		Position: p.Position, Made: p.Made, Size: uint64(p.Parts) * uint64(max(j.room(), 0)), Old: p.Key != j.Keys.list[0].id, //nolint:gosec // of one part at least
+		Position: p.Position, Made: p.Made, Size: uint64(p.Parts) * uint64(max(j.room(), 0)), Old: p.Key != j.Keys.list[0].id,
 		id: p.ID, first: p.First, parts: p.Parts,
 	}
 	return s, m.Sequence, nil

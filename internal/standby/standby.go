@@ -213,7 +213,7 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 	case err == nil:
 		s, err = folder.Lead(m.writer)
 	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
-		err = fmt.Errorf("%w: %w", errEmpty, err)
+		return store.Position{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return folder.Position(), s, err
 }

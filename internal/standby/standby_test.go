@@ -314,12 +314,22 @@ func TestStoreWithRecords(t *testing.T) {
 	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.work(second.store, random, 10); err != nil {
+	if err := errors.Join(g.work(second.store, random, 10), second.member.Keep(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	second.end(t)
 	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
 		t.Fatalf("a store that is not of the new journal: %v", err)
+	}
+	s, err := g.journalOf().Snapshot(t.Context())
+	if err == nil {
+		err = g.journalOf().Trim(t.Context(), s.First)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
+		t.Fatalf("the same when the stream does not have its last entry any more: %v", err)
 	}
 	if err := g.lead(second); err != nil {
 		t.Fatalf("the adopted store: %v", err)
