@@ -47,6 +47,8 @@ type Entry struct {
 var (
 	// ErrDiverged: the directory and the stream have different pasts.
 	ErrDiverged = errors.New("the store and its journal have different pasts")
+	// ErrBegins is an ErrDiverged whose cause is a journal that begins behind the one that the directory is of.
+	ErrBegins = fmt.Errorf("%w: another journal begins in the stream", ErrDiverged)
 	// ErrTrimmed: the stream does not have what follows the directory any more.
 	ErrTrimmed = errors.New("the journal does not reach back to this store")
 	// ErrKey: the entries are encrypted with a key that is not configured.
@@ -264,6 +266,8 @@ func (a *assembly) add(seq uint64, f frame, part []byte, prev store.Position) (*
 	switch {
 	case prev.Last == 0 && f.Prev != 0:
 		return nil, fmt.Errorf("%w: it began with a store that had records already", ErrTrimmed)
+	case uint64(f.Prev) != prev.Sum && f.Kind == Term && f.Term == a.first: // see Client.Begin
+		return nil, fmt.Errorf("%w: at sequence %d", ErrBegins, a.first)
 	case uint64(f.Prev) != prev.Sum:
 		return nil, fmt.Errorf("%w: the entry at sequence %d does not follow the one at %d", ErrDiverged, a.first, prev.First)
 	case f.Kind == Term && f.Term <= prev.Term, f.Kind != Term && f.Term != prev.Term:

@@ -30,6 +30,7 @@ import (
 type Snapshot struct {
 	store.Position
 	Made time.Time
+	Size uint64 // in bytes, as that of whole parts
 	// Old reports that it is encrypted with an old key.
 	Old bool
 
@@ -122,7 +123,10 @@ func (j *Client) latest(ctx context.Context, stream jetstream.Stream) (*Snapshot
 	if err != nil {
 		return nil, m.Sequence, fmt.Errorf("sequence %d of the stream %s: %w", m.Sequence, j.SnapshotStream(), err)
 	}
-	s := &Snapshot{Position: p.Position, Made: p.Made, Old: p.Key != j.Keys.list[0].id, id: p.ID, first: p.First, parts: p.Parts}
+	s := &Snapshot{
+		Position: p.Position, Made: p.Made, Size: uint64(p.Parts) * uint64(max(j.room(), 0)), Old: p.Key != j.Keys.list[0].id,
+		id: p.ID, first: p.First, parts: p.Parts,
+	}
 	return s, m.Sequence, nil
 }
 
@@ -182,11 +186,11 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err := j.sweep(ctx, stream, before); err != nil {
 		return nil, err
 	}
-	room := int(j.conn.MaxPayload()) - maxHeader
+	room := j.room()
 	if room <= 0 {
 		return nil, errPayload(int(j.conn.MaxPayload()))
 	}
-	u := &upload{j: j, ctx: ctx, id: rand.Text(), room: min(room, maxPart)}
+	u := &upload{j: j, ctx: ctx, id: rand.Text(), room: room}
 	completed := false
 	defer func() {
 		if !completed { // or each attempt would leave one
@@ -221,8 +225,11 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err := purge(ctx, stream, jetstream.WithPurgeSequence(u.first)); err != nil {
 		return nil, fmt.Errorf("remove the snapshot before: %w", err)
 	}
-	return &Snapshot{Position: position, Made: made, id: u.id, first: u.first, parts: u.part}, nil
+	return &Snapshot{Position: position, Made: made, Size: uint64(u.part) * uint64(room), id: u.id, first: u.first, parts: u.part}, nil
 }
+
+// room is what a part has at most, in bytes.
+func (j *Client) room() int { return min(int(j.conn.MaxPayload())-maxHeader, maxPart) }
 
 // maxPart bounds a part where the server takes more.
 const maxPart = 4 << 20

@@ -186,6 +186,16 @@ func TestSnapshotsOfTwoLeaders(t *testing.T) {
 		t.Errorf("the first of two: %v", err)
 	}
 	wantSnapshot(t, j, want)
+	// One completes its snapshot before the other has written parts of its own.
+	_, err = j.Save(t.Context(), func(w io.Writer) (store.Position, error) {
+		save(t, j2, at(3), want)
+		_, err := w.Write(text(2, 100))
+		return at(4), err
+	})
+	if !errors.Is(err, store.ErrStolen) {
+		t.Errorf("the last of two: %v", err)
+	}
+	wantSnapshot(t, j, want)
 	if _, err := j.Save(t.Context(), dumping(at(2), text(4, 100))); !errors.Is(err, store.ErrStolen) {
 		t.Errorf("an older position: %v", err)
 	}

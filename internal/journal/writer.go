@@ -91,7 +91,7 @@ func (w *Writer) Erase(ctx context.Context) (store.Position, error) {
 	return e.Position, nil
 }
 
-// Resign reports to the others that nothing follows, so that one of them takes over at once.
+// Resign implements [store.Journal]: it reports to the others that nothing follows, so that one of them takes over at once.
 func (w *Writer) Resign(ctx context.Context) error {
 	_, err := w.append(ctx, Resign, nil)
 	return err

@@ -14,13 +14,11 @@ import (
 
 // Config is what an Opener needs; all fields but First are required.
 type Config struct {
-	Journal plan.Journal
-	First   string        // host of the replica that may begin a journal with an empty store; "": any
-	Dir     string        // relative files of Journal are below it
-	Path    string        // of the store
-	Options store.Options // for following
-	// Open opens the store to lead.
-	Open       func(store.Journal) (*store.Store, error)
+	Journal    plan.Journal
+	First      string        // host of the replica that may begin a journal with an empty store; "": any
+	Dir        string        // relative files of Journal are below it
+	Path       string        // of the store
+	Options    store.Options // of the store
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }

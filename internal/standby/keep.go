@@ -58,7 +58,8 @@ func (m *Member) keep(ctx context.Context) error {
 
 // trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
 // snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
-// quarters are taken: a journal that is full records nothing. Save makes a snapshot.
+// quarters are taken: a journal that is full records nothing. Save makes a snapshot, also of a store that much was written
+// behind: a replica that is seeded reads that before it can lead.
 func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context) (*journal.Snapshot, error)) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
@@ -75,7 +76,7 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 	if err != nil {
 		return err
 	}
-	if snapshot == nil || snapshot.Old || full(2) && snapshot.First < before {
+	if snapshot == nil || snapshot.Old || behind(x, snapshot) || full(2) && snapshot.First < before {
 		if fresh, err := save(ctx); err == nil {
 			snapshot = fresh
 		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
@@ -94,6 +95,12 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 		m.cfg.Log.Error("the journal is trimmed beyond its snapshot; a replica that is behind cannot follow until there is another")
 	}
 	return m.client.Trim(ctx, before)
+}
+
+// behind reports whether the journal has a lot behind a snapshot: a sixteenth of its room, and four times what another costs.
+func behind(x journal.Extent, s *journal.Snapshot) bool {
+	share := float64(x.Last-s.Last) / float64(x.Last-x.First+1) // as above
+	return uint64(float64(x.Bytes)*share) > max(x.Room/16, 4*s.Size)
 }
 
 // makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this

@@ -105,6 +105,41 @@ func TestStreamWithoutBound(t *testing.T) {
 	g.same(r, g.replicas[1])
 }
 
+// TestSnapshotOnDemand: when much was written behind the snapshot, another is made, although nothing has to be trimmed.
+func TestSnapshotOnDemand(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 64 << 20
+	r := g.replicas[0]
+	if err := errors.Join(g.lead(r), r.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		size  int64 // what is written
+		again bool
+	}{{1 << 20, false}, {12 << 20, true}, {0, false}} { // a sixteenth of the stream, which is four times a small snapshot
+		before, err := g.journalOf().Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range tc.size / (256 << 10) {
+			if err := g.random(r.store, 256<<10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.member.Keep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		switch now, err := g.journalOf().Snapshot(t.Context()); {
+		case err != nil:
+			t.Fatal(err)
+		case now.Last > before.Last != tc.again:
+			t.Errorf("%d bytes: the snapshot was of sequence %d and is of %d", tc.size, before.Last, now.Last)
+		}
+	}
+	r.end(t)
+}
+
 // TestTrimOnDemand writes many times what the stream has room for, as fast as it takes that: it is trimmed as it fills,
 // not once in ten seconds.
 func TestTrimOnDemand(t *testing.T) {

@@ -80,14 +80,18 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
 	}
-	if snapshot.Last < at.Last || snapshot.Term < at.Term { // the journal must have what it lacks
+	diverged := fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
+		journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+	switch {
+	case snapshot.Last < at.Last || snapshot.Term < at.Term: // the journal must have what the snapshot lacks
 		switch has, err := m.client.Has(ctx, at); {
 		case err != nil:
 			return true, err
 		case !has:
-			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
-				journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+			return false, diverged
 		}
+	case snapshot.Term-at.Term > snapshot.Last-at.Last: // a term takes an entry; but see journal.Client.Begin
+		return false, diverged
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
 	began := time.Now()

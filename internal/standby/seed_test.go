@@ -137,7 +137,8 @@ func TestSeed(t *testing.T) {
 	g.same(second, first)
 }
 
-// TestSeedAfterAdopt: a store that begins a journal with records seeds others, also behind another journal.
+// TestSeedAfterAdopt: a store that begins a journal with records seeds others, also behind another journal, and one that was empty
+// and has read that before there was a snapshot.
 func TestSeedAfterAdopt(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, one(t))
@@ -147,6 +148,10 @@ func TestSeedAfterAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.end(t)
+	before, err := g.journalOf().Extent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := standby.Adopt(first.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -156,10 +161,25 @@ func TestSeedAfterAdopt(t *testing.T) {
 	if s, err := g.journalOf().Snapshot(t.Context()); s != nil || err != nil {
 		t.Errorf("the snapshot of the journal before is there: %+v, %v", s, err)
 	}
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	member, led := second.member, make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	for member.State().Last < before.Last {
+		select {
+		case err := <-led:
+			t.Fatalf("the empty replica: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 	if err := errors.Join(first.member.Keep(t.Context()), g.work(first.store, random, 10)); err != nil {
 		t.Fatal(err)
 	}
-	g.same(first, second)
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
 }
 
 // TestSeedWaits: an empty replica of a journal that began with records waits until the leader has made a snapshot.

@@ -33,11 +33,9 @@ import (
 // Config is what a Member needs; all fields but Begin are required.
 type Config struct {
 	Journal journal.Config
-	// Dir is the directory of the store, Options are those of the store for following.
+	// Dir is the directory of the store, Options are those of the store.
 	Dir     string
 	Options store.Options
-	// Open opens the directory to lead.
-	Open func(store.Journal) (*store.Store, error)
 	// Begin lets this replica begin a journal with an empty store. Where it is not set, the replica waits for one that
 	// has records, or may begin.
 	Begin bool
@@ -153,7 +151,7 @@ func identity(dir, host string) (string, error) {
 // directory is not of this journal, cannot be opened or fails; or ctx is done.
 func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	for {
-		at, w, err := m.follow(ctx)
+		at, s, err := m.follow(ctx)
 		switch {
 		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed), errors.Is(err, store.ErrLoss):
 			if err := m.seed(ctx, at, err); err != nil {
@@ -163,27 +161,28 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 		case err != nil:
 			return nil, advise(err)
 		}
-		m.writer = w
-		if m.store, err = m.cfg.Open(w); err != nil {
-			return nil, err
-		}
+		m.store = s
 		m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, at.Term })
 		m.cfg.Log.Info("this replica leads", "replica", m.id, "term", at.Term)
-		return m.store, nil
+		return s, nil
 	}
 }
 
-// errEmpty: the directory is empty, and there is a snapshot.
+// errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
 
-// follow opens the directory, follows until this replica has begun a term, and closes it. It returns the position that
-// it came to.
-func (m *Member) follow(ctx context.Context) (at store.Position, _ *journal.Writer, err error) {
+// follow opens the directory, and follows until this replica has begun a term: then the store is open. It returns the position that
+// the directory came to.
+func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store, err error) {
 	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
 	if err != nil {
 		return at, nil, err
 	}
-	defer func() { err = errors.Join(err, folder.Close()) }()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, folder.Close())
+		}
+	}()
 	if m.id, err = identity(m.cfg.Dir, m.cfg.Host); err != nil {
 		return at, nil, err
 	}
@@ -209,11 +208,14 @@ func (m *Member) follow(ctx context.Context) (at store.Position, _ *journal.Writ
 	default:
 		follow = f.begin
 	}
-	w, err := follow(ctx)
-	if err == nil {
-		err = folder.Sync()
+	m.writer, err = follow(ctx)
+	switch {
+	case err == nil:
+		s, err = folder.Lead(m.writer)
+	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+		return store.Position{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
-	return folder.Position(), w, err
+	return folder.Position(), s, err
 }
 
 // present is the answer to a leader that asks.
@@ -263,9 +265,10 @@ const (
 // follow applies entries until this replica has begun a term.
 func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 	f.alive = time.Now()
-	synced := time.Now()
+	synced, pause := time.Now(), readWait
 	for ctx.Err() == nil {
-		e, err := f.reader.Next(ctx, readWait)
+		e, err := f.reader.Next(ctx, pause)
+		pause = readWait
 		if seen := f.reader.Seen(); seen > f.seen { // the parts of a large entry may take longer than the time-out
 			f.seen, f.alive = seen, time.Now()
 		}
@@ -279,6 +282,9 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 		case e != nil:
 			if err := f.apply(ctx, e); err != nil {
 				return nil, err
+			}
+			if f.resigned { // nothing follows, as a rule
+				pause = 0
 			}
 		default:
 			if w, err := f.idle(ctx); w != nil || final(err) {
@@ -475,16 +481,16 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	return w, f.apply(ctx, e)
 }
 
-// closeWait bounds how long a leader waits for the journal to take its resignation.
+// closeWait bounds how long Close waits for the journal to take a resignation.
 const closeWait = 2 * time.Second
 
-// Close resigns, if the store was closed in order or could not be opened, and ends the connection.
+// Close ends the connection. It resigns if the store could not be opened; a store that is closed has resigned.
 func (m *Member) Close() {
 	m.metrics.Close()
 	if m.client == nil {
 		return
 	}
-	if m.writer != nil && (m.store == nil || m.store.Err() == nil) {
+	if m.writer != nil && m.store == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()
 		if err := m.writer.Resign(ctx); err != nil {

@@ -73,7 +73,6 @@ func configOf(dir string, urls []string, maxBytes int64, takeOver time.Duration)
 			Replicas: len(urls), MaxBytes: maxBytes, Keys: keys, Log: log,
 		},
 		Dir: dir, TakeOverAfter: takeOver, Begin: true, Host: "test", Log: log, Registerer: prometheus.NewRegistry(),
-		Open: func(j store.Journal) (*store.Store, error) { return store.Open(dir, store.Options{Journal: j}) },
 	}, err
 }
 
@@ -315,12 +314,22 @@ func TestStoreWithRecords(t *testing.T) {
 	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.work(second.store, random, 10); err != nil {
+	if err := errors.Join(g.work(second.store, random, 10), second.member.Keep(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	second.end(t)
 	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
 		t.Fatalf("a store that is not of the new journal: %v", err)
+	}
+	s, err := g.journalOf().Snapshot(t.Context())
+	if err == nil {
+		err = g.journalOf().Trim(t.Context(), s.First)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
+		t.Fatalf("the same when the stream does not have its last entry any more: %v", err)
 	}
 	if err := g.lead(second); err != nil {
 		t.Fatalf("the adopted store: %v", err)
@@ -487,12 +496,13 @@ func TestUnopened(t *testing.T) {
 	g := newGroup(t, one(t))
 	g.takeOver = time.Hour
 	first, second := g.replicas[0], g.replicas[1]
-	broken := errors.New("broken")
+	taken := prometheus.NewGauge(prometheus.GaugeOpts{Name: "watcherd_store_bytes", Help: "not the store's"})
 	g.open(first, func(c *standby.Config) {
 		c.TakeOverAfter = 0
-		c.Open = func(store.Journal) (*store.Store, error) { return nil, broken }
+		c.Options.Registerer = prometheus.NewRegistry()
+		c.Options.Registerer.MustRegister(taken)
 	})
-	if err := g.lead(first); !errors.Is(err, broken) {
+	if err := g.lead(first); err == nil || !strings.Contains(err.Error(), "register metrics of the store") {
 		t.Fatal(err)
 	}
 	if err := g.lead(second); err != nil {

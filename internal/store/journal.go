@@ -25,6 +25,8 @@ type Journal interface {
 	Append(ctx context.Context, batch []byte) (Position, error)
 	// Erase is Append of an empty batch, before which every other directory erases what is obsolete.
 	Erase(ctx context.Context) (Position, error)
+	// Resign is the last call, when a store is closed that has not failed: another writer may follow at once.
+	Resign(ctx context.Context) error
 }
 
 const (
@@ -35,6 +37,8 @@ const (
 	groupBytes = 1 << 20
 	// idleAfter is how long a journal is silent before an empty entry shows that its writer lives.
 	idleAfter = time.Second
+	// resignWait bounds how long the end of a store waits for the journal to take its resignation.
+	resignWait = 2 * time.Second
 )
 
 // sequencer appends the batches of a store to its journal, and applies them to the directory in that order. Batches
@@ -158,7 +162,7 @@ func (q *Queue) lockSettling() (unlock func()) {
 }
 
 // startSequence starts the goroutine of a journal, if there is one and it does not run. The caller is in a call of the
-// store, or is Run.
+// store, or is Run or Close.
 func (s *Store) startSequence() {
 	if q := s.sequencer; q != nil {
 		q.start.Do(func() { s.writers.Go(s.sequence) })
@@ -192,6 +196,7 @@ func (s *Store) sequence() {
 			alive = true
 		case <-s.life.idle:
 			s.appendGroup(nil, false)
+			s.resign()
 			return
 		case <-s.failed:
 			return
@@ -209,6 +214,18 @@ func (s *Store) sequence() {
 		}
 		s.appendGroup(group, alive)
 		idle.Reset(idleAfter)
+	}
+}
+
+// resign lets another writer follow before the directory is closed, which waits for compactions.
+func (s *Store) resign() {
+	if s.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.sequencer.ctx, resignWait)
+	defer cancel()
+	if err := s.sequencer.journal.Resign(ctx); err != nil {
+		s.opts.Logger.Warn("another replica takes over only after the time-out", "error", err)
 	}
 }
 

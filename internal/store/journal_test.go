@@ -12,6 +12,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
@@ -42,6 +43,8 @@ type testWriter struct {
 	j    *testJournal
 	term uint64
 	at   Position
+
+	resign func(context.Context) error // Resign; nil: it does nothing
 }
 
 func (w *testWriter) Append(ctx context.Context, batch []byte) (Position, error) {
@@ -64,6 +67,29 @@ func (w *testWriter) Append(ctx context.Context, batch []byte) (Position, error)
 
 func (w *testWriter) Erase(ctx context.Context) (Position, error) { return w.Append(ctx, nil) }
 
+func (w *testWriter) Resign(ctx context.Context) error {
+	if w.resign == nil {
+		return nil
+	}
+	return w.resign(ctx)
+}
+
+// apply brings a directory up to the journal's end.
+func (j *testJournal) apply(r *Replica) error {
+	at := r.Position()
+	if at.Last > 0 {
+		if diff := cmp.Diff(j.entries[at.Last-1].Position, at); diff != "" {
+			return fmt.Errorf("the directory is not of this journal:\n%s", diff)
+		}
+	}
+	for _, e := range j.entries[at.Last:] {
+		if err := r.Apply(e.Position, e.batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // follow brings a directory up to the journal's end, and returns what is in it.
 func (j *testJournal) follow(fs vfs.FS) (contents []string, err error) {
 	r, err := OpenReplica("store", Options{FS: fs})
@@ -71,16 +97,8 @@ func (j *testJournal) follow(fs vfs.FS) (contents []string, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	at := r.Position()
-	if at.Last > 0 {
-		if diff := cmp.Diff(j.entries[at.Last-1].Position, at); diff != "" {
-			return nil, fmt.Errorf("the directory is not of this journal:\n%s", diff)
-		}
-	}
-	for _, e := range j.entries[at.Last:] {
-		if err := r.Apply(e.Position, e.batch); err != nil {
-			return nil, err
-		}
+	if err := j.apply(r); err != nil {
+		return nil, err
 	}
 	it, err := r.s.db.NewIter(nil)
 	if err != nil {
@@ -92,15 +110,24 @@ func (j *testJournal) follow(fs vfs.FS) (contents []string, err error) {
 	return contents, errors.Join(it.Error(), it.Close(), r.Sync())
 }
 
-// takeOver opens the store with a journal, as its next writer, in the directory that led before or in the other.
+// takeOver opens the store with a journal, as its next writer, in the directory that led before or in the other: one that
+// follows, or one that is closed.
 func (x *machine) takeOver(t *rapid.T) {
-	for _, fs := range []vfs.FS{x.fs, x.standby} {
-		_, err := x.journal.follow(fs)
-		x.must(t, err)
-	}
 	if rapid.Bool().Draw(t, "the other") {
 		x.fs, x.standby = x.standby, x.fs
 	}
+	_, err := x.journal.follow(x.standby)
+	x.must(t, err)
+	if rapid.Bool().Draw(t, "in place") {
+		r, err := OpenReplica("store", Options{firstSequence: 1, FS: errorfs.Wrap(x.fs, &x.disk)})
+		x.must(t, err)
+		x.must(t, x.journal.apply(r))
+		x.s, err = r.Lead(x.journal.writer())
+		x.must(t, err)
+		return
+	}
+	_, err = x.journal.follow(x.fs)
+	x.must(t, err)
 	x.open(t, x.journal)
 }
 
@@ -198,6 +225,67 @@ func TestDeposed(t *testing.T) {
 		t.Error(err)
 	}
 	checkBehind(t, fs, j, at)
+}
+
+// TestResign: a store that is closed in order resigns once, with its last ack in the journal and its directory not closed yet, and
+// does not wait for a journal that hangs. One that has failed does not.
+func TestResign(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		do    func(*testing.T, *Store)
+		hangs bool
+		want  int // how often
+	}{
+		"unused": {do: func(*testing.T, *Store) {}, want: 1},
+		"an ack": {do: func(t *testing.T, s *Store) {
+			q, err := s.Queue("a")
+			if err == nil {
+				err = q.Ack(read(t, q, 0, 1)[0].Position)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, want: 1},
+		"it hangs": {do: func(*testing.T, *Store) {}, hangs: true, want: 1},
+		"failed":   {do: func(_ *testing.T, s *Store) { s.fail(errors.New("the disk is broken")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				fs, j := vfs.NewMem(), &testJournal{}
+				s, _ := openJournaled(t, fs, j)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				w, resigned := j.writer(), 0
+				w.resign = func(ctx context.Context) error {
+					resigned++
+					if at, err := s.position(); err != nil || at != w.at {
+						t.Errorf("the directory is at %+v, the journal at %+v: %v", at, w.at, err)
+					}
+					if tc.hangs {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}
+				var err error
+				if s, err = Open("store", Options{firstSequence: 1, FS: fs, Journal: w}); err != nil {
+					t.Fatal(err)
+				}
+				before := len(j.entries)
+				tc.do(t, s)
+				if err := s.Close(); err != nil || s.Err() != nil && tc.want > 0 {
+					t.Error(err, s.Err())
+				}
+				if resigned != tc.want {
+					t.Errorf("it resigned %d times, want %d", resigned, tc.want)
+				}
+				if got := len(j.entries) - before; (got > 0) != (name == "an ack") {
+					t.Errorf("%d entries", got)
+				}
+			})
+		})
+	}
 }
 
 // checkBehind: the directory has nothing behind a position, and follows.

@@ -79,6 +79,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// first is the smallest sequence for a store that is opened at this moment.
+func (o Options) first() (uint64, error) {
+	if o.firstSequence > 0 {
+		return o.firstSequence, nil
+	}
+	return firstSequence(o.Now(), buildTime())
+}
+
 func (o Options) limits() Limits {
 	return Limits{
 		MaxBytes:          o.MaxBytes,

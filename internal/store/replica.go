@@ -8,8 +8,7 @@ import (
 )
 
 // Replica is the directory of a store that follows a journal: it applies entries and knows
-// nothing of what is in them. To take over, close it and [Open] the directory. One goroutine
-// at a time may use it.
+// nothing of what is in them. One goroutine at a time may use it.
 type Replica struct {
 	s        *Store // of which the files and Pebble are open, and nothing is loaded
 	position Position
@@ -19,7 +18,6 @@ type Replica struct {
 
 // OpenReplica opens or creates the directory; see [Open] for its errors.
 func OpenReplica(dir string, o Options) (*Replica, error) {
-	o.Registerer = nil
 	s, err := newStore(dir, o)
 	if err != nil {
 		return nil, err
@@ -104,6 +102,16 @@ func (r *Replica) Apply(p Position, batch []byte) error {
 	r.s.gate.wrote(int64(b.Len()))
 	r.position = p
 	return b.Close()
+}
+
+// Lead makes the directory an open [Store] that appends to j what it writes, as [Open] does with a directory that is closed. It
+// ends the Replica; after an error, only Close may be called.
+func (r *Replica) Lead(j Journal) (*Store, error) {
+	r.s.sequencer = newSequencer(j)
+	if err := r.s.start(); err != nil {
+		return nil, err
+	}
+	return r.s, nil
 }
 
 // Sync makes durable what was applied, and measures the directory.

@@ -84,11 +84,8 @@ func Open(dir string, o Options) (*Store, error) {
 // newStore locks the directory.
 func newStore(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
-	if o.firstSequence == 0 {
-		var err error
-		if o.firstSequence, err = firstSequence(o.Now(), buildTime()); err != nil {
-			return nil, fmt.Errorf("open the store %s: %w", dir, err)
-		}
+	if _, err := o.first(); err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", dir, err)
 	}
 	s := &Store{
 		dir:       dir,
@@ -148,6 +145,14 @@ func (s *Store) open() (err error) {
 			err = errors.Join(err, s.db.Close())
 		}
 	}()
+	return s.start()
+}
+
+// start loads what is kept in memory.
+func (s *Store) start() (err error) {
+	if s.next, err = s.opts.first(); err != nil {
+		return fmt.Errorf("open the store %s: %w", s.dir, err)
+	}
 	if err := s.load(); err != nil {
 		return openError(s.dir, err)
 	}
@@ -171,7 +176,7 @@ func (s *Store) load() (err error) {
 	if err != nil {
 		return err
 	}
-	s.next = max(position.High+1, s.opts.firstSequence)
+	s.next = max(position.High+1, s.next)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
@@ -364,7 +369,7 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 // closeFailedWait bounds the wait for calls in progress when a failed store is closed.
 const closeFailedWait = 5 * time.Second
 
-// Close waits for calls in progress, syncs acks and releases the directory; a journal that does not answer fails
+// Close waits for calls in progress, syncs acks, resigns, and releases the directory; a journal that does not answer fails
 // the store after closeFailedWait. A second Close returns nil. The cause of a failed store is in Err only.
 func (s *Store) Close() error {
 	if !s.life.end() {
@@ -375,6 +380,7 @@ func (s *Store) Close() error {
 		return s.closeFailed()
 	}
 	if s.sequencer != nil {
+		s.startSequence()
 		stop := time.AfterFunc(closeFailedWait, s.StopAppends)
 		defer stop.Stop()
 	}

@@ -127,8 +127,8 @@ func (o *Options) setDefaults() error {
 // An unavailable API server is not an error.
 func Run(ctx context.Context, o Options) error { return run(ctx, o, openStore) }
 
-// opener opens the store, with a journal or nil.
-type opener func(*plan.State, Options, store.Journal) (*store.Store, error)
+// opener opens a store without a journal.
+type opener func(*plan.State, Options) (*store.Store, error)
 
 // run is Run with a way to open the store.
 func run(ctx context.Context, o Options, open opener) error {
@@ -173,7 +173,7 @@ func run(ctx context.Context, o Options, open opener) error {
 	return err
 }
 
-// storeOptions are those of the store without a journal.
+// storeOptions are those of the store.
 func storeOptions(st *plan.State, o Options) store.Options {
 	return store.Options{
 		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
@@ -183,13 +183,11 @@ func storeOptions(st *plan.State, o Options) store.Options {
 	}
 }
 
-func openStore(st *plan.State, o Options, j store.Journal) (*store.Store, error) {
+func openStore(st *plan.State, o Options) (*store.Store, error) {
 	if err := makePrivate(st.Store.Path, o.Logger); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
-	options := storeOptions(st, o)
-	options.Journal = j
-	opened, err := store.Open(st.Store.Path, options)
+	opened, err := store.Open(st.Store.Path, storeOptions(st, o))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
@@ -380,7 +378,7 @@ func (d *daemon) boundTheEnd(ending, ended context.Context) {
 // then.
 func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.State, err error) {
 	if d.member == nil {
-		d.store, err = d.open(st, d.Options, nil)
+		d.store, err = d.open(st, d.Options)
 		return st, err
 	}
 	if d.store, err = d.member.Lead(ctx); err != nil {
@@ -409,8 +407,7 @@ func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
 	}
 	m, err := d.Journal(replica.Config{
 		Journal: *st.Store.Journal, First: d.FirstReplica, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
-		Open: func(j store.Journal) (*store.Store, error) { return d.open(st, d.Options, j) },
-		Log:  d.log, Registerer: d.Registerer,
+		Log: d.log, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)

@@ -42,10 +42,10 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 	go func() {
 		ended <- run(ctx, Options{
 			ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler),
-		}, func(st *plan.State, o Options, j store.Journal) (*store.Store, error) {
+		}, func(st *plan.State, o Options) (*store.Store, error) {
 			close(held)
 			<-release
-			return openStore(st, o, j)
+			return openStore(st, o)
 		})
 	}()
 	get := func(address, path string) (int, string) {
