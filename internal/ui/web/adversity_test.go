@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -45,9 +46,7 @@ func late(w http.ResponseWriter, r *http.Request, pass http.Handler, release <-c
 	case <-release:
 	case <-r.Context().Done():
 	}
-	for key, values := range answer.Header() {
-		w.Header()[key] = values
-	}
+	maps.Copy(w.Header(), answer.Header())
 	w.WriteHeader(answer.Code)
 	_, _ = w.Write(answer.Body.Bytes()) // the page may have gone
 }
@@ -423,15 +422,7 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 		q := r.URL.Query()
 		switch letters := strings.HasSuffix(r.URL.Path, "/deadletters/hook"); {
 		case letters && q.Get("events") != "":
-			after, err := strconv.Atoi(q.Get("after"))
-			if err == nil {
-				var resp *http.Response
-				resp, err = http.Post(d.base+"/api/v1/deadletters/hook/drop", "application/json", strings.NewReader(fmt.Sprintf(`{"positions":[%d]}`, after+1))) //nolint:noctx // of the test's own daemon
-				if err == nil && resp.StatusCode != http.StatusOK {
-					err = errors.New(resp.Status)
-				}
-			}
-			if err != nil {
+			if err := drop(d, q.Get("after")); err != nil {
 				t.Error(err)
 			}
 			gone.Store(true)
@@ -446,4 +437,21 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	p.press(".group", "")
 	p.press(".letter", "▸")
 	p.sees(".letter", "It is no dead letter any more")
+}
+
+// drop deletes the dead letter behind a position.
+func drop(d *daemon, position string) error {
+	after, err := strconv.Atoi(position)
+	if err != nil {
+		return err
+	}
+	resp, err := http.Post(d.base+"/api/v1/deadletters/hook/drop", "application/json", strings.NewReader(fmt.Sprintf(`{"positions":[%d]}`, after+1)))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
 }
