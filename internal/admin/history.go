@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -85,6 +86,9 @@ func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 	}
 	if text := query.Get("path"); text != "" {
 		path, err := rawjson.ParsePath(text)
+		if err == nil && path.Deep() {
+			err = fmt.Errorf("path %q: ** is for drop and redact", text)
+		}
 		if err != nil {
 			return nil, problemf(http.StatusBadRequest, "path: %v", err)
 		}

@@ -33,6 +33,7 @@ func TestHistory(t *testing.T) {
 		"history?order=up":                                    {400, "order must be"},
 		"history?continue=!":                                  {400, "continue is not"},
 		"history?path=spec[":                                  {400, "path"},
+		"history?path=**.image":                               {400, "** is for drop and redact"},
 		"history?from=soon":                                   {400, "from"},
 		"history/histogram?buckets=3&from=1h":                 {200, `"buckets":[`},
 		"history?noise=false":                                 {200, `"items":[]`},

@@ -226,6 +226,7 @@ func TestBounds(t *testing.T) {
 		`object.list.all(i, json.encode(event).size() > 0)`,
 		`object.list.all(i, base64.encode(bytes(object.text)).size() > 0)`,
 		`object.list.all(i, "%s".format([object.text]).size() > 0)`,
+		`object.list.all(i, [object.rows] == [object.rows])`,
 		`object.list.map(i, object.list)`,
 		`object.list.map(i, object.list).flatten()`,
 		`object.list.map(a, object.list.map(b, object.list.map(c, a + b + c)))`,

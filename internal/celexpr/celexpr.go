@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/bits"
 	"regexp"
 	"regexp/syntax"
@@ -232,12 +233,17 @@ func (l Limits) MemoryOptions() []cel.ProgramOption {
 	elements := l.Memory / SizeUnit
 	return []cel.ProgramOption{cel.MemoryLimit(elements), cel.MemoryTracking(
 		types.MemoryTrackerSampleInterval(measureEvery),
-		types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
-			types.SizeCalculatorStringUnitLength(SizeUnit),
-			types.SizeCalculatorMaxDepth(maxDepth),
-			types.SizeCalculatorMaxTraversal(int(elements)),
-		)),
+		types.MemoryTrackerSizeCalculator(sizes(int(elements))),
 	)}
+}
+
+// sizes returns the calculator of the sizes of values. It looks at so many values at most.
+func sizes(most int) *types.SizeCalculator {
+	return types.NewSizeCalculator(
+		types.SizeCalculatorStringUnitLength(SizeUnit),
+		types.SizeCalculatorMaxDepth(maxDepth),
+		types.SizeCalculatorMaxTraversal(most),
+	)
 }
 
 // MaxError bounds the text of an error, which can quote any value of an object.
@@ -326,6 +332,9 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 	case overload == "" || converts[function]:
 		units = 1 + work(function, args)
 	}
+	if compares[function] && len(args) == 2 {
+		units = max(units, 1+compared(function, args[0], args[1]))
+	}
 	if units <= 1 {
 		return nil
 	}
@@ -342,6 +351,45 @@ var converts = map[string]bool{
 	overloads.TypeConvertTimestamp: true, overloads.TypeConvertUint: true,
 	"reverse": true, // a list that is not CEL's own is copied
 }
+
+// compares are the functions that compare lists and maps with all that is in them. CEL charges for their own items alone:
+// a list of one list, however long, is one.
+var compares = map[string]bool{operators.Equals: true, operators.NotEquals: true, operators.In: true}
+
+// compared returns the cost of comparing two values, 0 if one of them has nothing in it.
+func compared(function string, a, b ref.Val) uint64 {
+	a, b = contained(a), contained(b)
+	if !holds(a) || !holds(b) {
+		return 0
+	}
+	n := uint64(contents.AggregateSize(b))
+	if function != operators.In { // a comparison ends with the smaller one
+		n = min(n, uint64(contents.AggregateSize(a)))
+	}
+	return n
+}
+
+// contained returns the value in an optional one.
+func contained(v ref.Val) ref.Val {
+	for {
+		o, ok := v.(*types.Optional)
+		if !ok || !o.HasValue() {
+			return v
+		}
+		v = o.GetValue()
+	}
+}
+
+func holds(v ref.Val) bool {
+	switch v.(type) {
+	case traits.Lister, traits.Mapper:
+		return true
+	}
+	return false
+}
+
+// contents measures what is in a list or a map, up to what is above every limit of cost.
+var contents = sizes(math.MaxInt32)
 
 // work returns the cost of a call whose time is linear in its texts and, but for some functions, in the items of its
 // lists. CEL has a cost for most of these, but not where the types, and with them the overload, are known only when it runs.

@@ -33,6 +33,25 @@ type namespace struct {
 	Ended   time.Time  `json:"ended,omitzero"`  // objects that were made later are in another one, which was not seen
 }
 
+// LabelsIn returns the labels of a namespace that a value of the store has, by its key; none if it has no such labels.
+func LabelsIn(key string, value []byte) (name string, all []labels.Set, err error) {
+	name, ok := strings.CutPrefix(key, ledger.NamespaceMeta)
+	if ok {
+		var n namespace
+		err = json.Unmarshal(value, &n)
+		return name, []labels.Set{n.Labels}, err
+	}
+	if name, ok = strings.CutPrefix(key, relabelMeta); !ok {
+		return "", nil, nil
+	}
+	var r relabelling
+	err = json.Unmarshal(value, &r)
+	for i := range r.Moves {
+		all = append(all, r.Moves[i].Before, r.Moves[i].After)
+	}
+	return name, all, err
+}
+
 // madeAfter reports whether an object was made after its namespace ended, so that it is in
 // another one of that name. If the end is not known, it is zero.
 func madeAfter(o *compact.Object, ended time.Time) bool {

@@ -165,7 +165,8 @@ func (e *Enricher) involved(out *record.Enrichment, about *event.Event, raw []by
 	if ok {
 		ok = json.Unmarshal(found, &r) == nil
 	}
-	if !ok {
+	// The API server lets an Event with an eventTime name any namespace.
+	if !ok || r.Namespace != "" && r.Namespace != about.Namespace {
 		return false, nil
 	}
 	c, o := e.find(&r, r.Namespace)

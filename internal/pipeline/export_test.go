@@ -9,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -27,27 +29,39 @@ type exportLine struct {
 }
 
 // TestExportHidesWhatTheConfigurationHides exports a store right after its edits were
-// tightened, whole and file by file, and reads everything in it. Its namespaces are those by which watches select.
+// tightened, whole and file by file, and reads everything in it, what a route holds included. Its namespaces are those by
+// which watches select, and changes of their labels have not reached all objects.
 func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 	dir := t.TempDir()
 	const objects = 30
 	t.Run("record", func(t *testing.T) {
 		r := newRig(t, dir, committest.PodWatch())
-		r.adopt([]plan.Watch{committest.PodWatch()})
+		held := allParts("held")
+		held.Throttle = time.Hour
+		r.adopt([]plan.Watch{committest.PodWatch()}, held)
 		canaryPods(r, r.source(pods), objects)
+		r.m.committer.HoldRelabels()
 		namespaces := r.m.committer.NamespaceHandler(nil)
-		for name, label := range map[string]string{"hidden": "customer", "shown": "team"} {
-			raw := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":"u","resourceVersion":"1","labels":{%q:%q}}}`, name, label, plaintext)
+		labels := map[string]string{"hidden": "customer", "shown": "team"}
+		seen := func(name, value string) *compact.Object {
+			raw := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":"u","resourceVersion":"1","labels":{%q:%q}}}`, name, labels[name], value)
 			o, err := r.Codec.Encode(raw, nil, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			namespaces.OnAdd(o, true)
+			return o
+		}
+		for name := range labels {
+			namespaces.OnAdd(seen(name, plaintext), true)
+		}
+		namespaces.Synced(map[string]struct{}{"hidden": {}, "shown": {}})
+		for name := range labels {
+			namespaces.OnUpdate(seen(name, plaintext), seen(name, "another"))
 		}
 		r.m.committer.Flush()
 		r.adopt([]plan.Watch{committest.PodWatch(hiding), committest.PodWatch(named("namespaces"), func(w *plan.Watch) {
 			w.Resources, w.Edits.Redact = []string{"namespaces"}, []string{"metadata.labels.customer"}
-		})})
+		})}, held)
 	})
 	for _, damaged := range []bool{false, true} {
 		if damaged {
@@ -68,6 +82,13 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 		dicts := compact.NewDictionaries(nil)
 		codec := compact.NewCodec(dicts)
 		in := record.Inflater{Dictionaries: dicts}
+		recorded := func(payload []byte) (text string, err error) {
+			e, err := in.Event(1, record.Object|record.OldObject|record.Patch, payload, "")
+			if err == nil {
+				text = string(event.AppendData(nil, e))
+			}
+			return text, err
+		}
 		seen := map[string]int{}
 		for line := range bytes.Lines(out.Bytes()) {
 			var l exportLine
@@ -91,12 +112,19 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 				if err := dicts.Load(uint32(id), l.Payload); err != nil {
 					t.Fatal(err)
 				}
-			case l.Type == "record" || l.Type == "entry" || l.Type == "deadletter":
-				e, err := in.Event(1, record.Object|record.OldObject|record.Patch, l.Payload, "")
-				if err != nil {
+			case l.Type == "meta":
+				if _, err := timer.ReviseValue(l.Key, l.Payload, func(held []byte) (_ []byte, err error) {
+					seen["held"]++
+					text, err = recorded(held)
+					return held, err
+				}); err != nil {
 					t.Fatal(err)
 				}
-				text = string(event.AppendData(nil, e))
+			case l.Type == "record" || l.Type == "entry" || l.Type == "deadletter":
+				var err error
+				if text, err = recorded(l.Payload); err != nil {
+					t.Fatal(err)
+				}
 			case l.Type == "state":
 				o, err := codec.Decode(l.Payload)
 				if err != nil {
@@ -108,7 +136,7 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 				}
 				text = string(raw)
 			}
-			if l.Key == "namespace/shown" {
+			if l.Key == "namespace/shown" || l.Key == "relabel/shown" {
 				seen[l.Key]++
 				continue
 			}
@@ -119,7 +147,8 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 				t.Error("the key of the hashes is shown")
 			}
 		}
-		if seen["record"] < 2*objects || seen["deadletter"] == 0 || seen["entry"] == 0 || seen["state"] < objects || seen["namespace/shown"] == 0 {
+		if seen["record"] < 2*objects || seen["deadletter"] == 0 || seen["entry"] == 0 || seen["state"] < objects || seen["held"] < objects ||
+			seen["namespace/shown"] == 0 || seen["relabel/shown"] == 0 {
 			t.Errorf("damaged %t: seen %v", damaged, seen)
 		}
 	}

@@ -11,14 +11,17 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -182,7 +185,7 @@ func (v *veil) Show(it inspect.Shown) (payload []byte, before []inspect.Shown, o
 
 func (v *veil) show(it inspect.Shown) ([]byte, error) {
 	if it.Kind == inspect.ShownMeta {
-		return it.Payload, v.metadata(it.Key, it.Payload)
+		return v.metadata(it.Key, it.Payload)
 	}
 	if v.err != nil || len(it.Payload) == 0 {
 		return it.Payload, v.err
@@ -197,32 +200,40 @@ func (v *veil) show(it inspect.Shown) ([]byte, error) {
 }
 
 // metadata returns an error for a withheld value.
-func (v *veil) metadata(key string, value []byte) error {
+func (v *veil) metadata(key string, value []byte) ([]byte, error) {
 	if key == ledger.RedactKeyMeta {
-		return errWithheld
-	}
-	if name, ok := strings.CutPrefix(key, ledger.NamespaceMeta); ok {
-		return v.namespace(name, value)
+		return nil, errWithheld
 	}
 	if text, ok := strings.CutPrefix(key, ledger.DictionaryMeta); ok {
 		id, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || v.err != nil || v.dicts.Retired(uint32(id)) {
-			return errWithheld
+			return nil, errWithheld
 		}
 	}
-	return nil
+	name, all, err := commit.LabelsIn(key, value)
+	for _, set := range all {
+		if err == nil {
+			err = v.namespace(name, set)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return timer.ReviseValue(key, value, func(record []byte) ([]byte, error) {
+		if v.err != nil {
+			return nil, v.err
+		}
+		revised, _, err := v.v.Record(record)
+		return revised, err
+	})
 }
 
 // namespace returns an error if the edits of namespaces hide labels of one by which watches select.
-func (v *veil) namespace(name string, value []byte) error {
+func (v *veil) namespace(name string, set labels.Set) error {
 	if v.err != nil {
 		return v.err
 	}
-	var selected struct{ Labels map[string]string }
-	if err := json.Unmarshal(value, &selected); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name, "labels": selected.Labels}})
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name, "labels": set}})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,15 @@ func hugeObject(text, items int) string {
 
 // costly are expressions that would take all memory, or minutes, of a [hugeObject].
 func costly() []string {
+	bound := func(depth int, inner string) string { // two lists of 10^depth items that are ten each
+		expr := strings.NewReplacer("LAST", fmt.Sprint("a", depth), "OTHER", fmt.Sprint("b", depth)).Replace(inner)
+		for i := depth; i > 0; i-- {
+			for _, list := range []string{"a", "b"} {
+				expr = fmt.Sprintf("cel.bind(%s%d, [%s], %s)", list, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("%s%d,", list, i-1), 10), ","), expr)
+			}
+		}
+		return "cel.bind(a0, 1, cel.bind(b0, 1, " + expr + "))"
+	}
 	nested := func(inner string) string { // 10^7 items that are one list in ten
 		lists := []string{"b", "c", "d", "e", "f", "g"}
 		expr, last := inner, "g"
@@ -91,6 +100,14 @@ func costly() []string {
 		`object.list.all(a, math.greatest(object.numbers) > 0)`,
 		`object.list.all(a, !(-1 in object.numbers))`,
 		`object.list.all(a, object.big <= oldObject.big)`,
+
+		// CEL charges a comparison of lists and maps for their own items alone.
+		`object.list.all(a, object == oldObject)`,
+		`object.list.all(a, [object.numbers] == [oldObject.numbers])`,
+		`object.list.all(a, !([object.numbers] != [oldObject.numbers]))`,
+		`object.list.all(a, [object.numbers] in [[oldObject.numbers]])`,
+		`object.list.all(a, optional.of([object.numbers]) == optional.of([oldObject.numbers]))`,
+		bound(3, "object.list.all(x, LAST == OTHER)"),
 	}
 }
 

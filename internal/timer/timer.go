@@ -344,6 +344,22 @@ func Revise(w Batch, key string, row *Row, record []byte) {
 	w.PutMeta(rowPrefix+key, revised.encode())
 }
 
+// ReviseValue returns what a key of the store has, a row with what revise returns in place of its record. Other values, and
+// rows without a record, are as they are; a damaged row is an error.
+func ReviseValue(key string, value []byte, revise func(record []byte) ([]byte, error)) ([]byte, error) {
+	if !strings.HasPrefix(key, rowPrefix) {
+		return value, nil
+	}
+	row, err := decode(value)
+	if err != nil || len(row.Record) == 0 {
+		return value, err
+	}
+	if row.Record, err = revise(row.Record); err != nil {
+		return nil, err
+	}
+	return row.encode(), nil
+}
+
 func (r *Row) encode() []byte {
 	armed := byte(0)
 	if r.Armed {

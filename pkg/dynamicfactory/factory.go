@@ -79,7 +79,7 @@ var (
 
 // Guarded returns a copy of cfg whose clients keep its credentials between them and the server:
 // they refuse redirects to another server, and read error responses without credentials that
-// these repeat. The factories and resolvers that are made of a rest.Config do so anyway.
+// these repeat. A user and a password in Host are moved to Username and Password. The factories and resolvers that are made of a rest.Config do so anyway.
 func Guarded(cfg *rest.Config) *rest.Config { return apiclient.Guarded(cfg) }
 
 // New makes a factory that lists and watches through client, as client-go's dynamic

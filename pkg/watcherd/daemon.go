@@ -153,6 +153,7 @@ func run(ctx context.Context, o Options, open opener) error {
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
+	o.REST = dynamicfactory.Guarded(o.REST)
 	d := &daemon{
 		Options: o, cluster: cluster, feed: st.Feed, process: group, dir: dir, open: open, log: o.Logger,
 		spool: filepath.Join(st.Store.Path, spoolDir),
@@ -278,7 +279,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err != nil {
 		return err
 	}
-	kube := dynamicfactory.Guarded(d.REST)
+	kube := rest.CopyConfig(d.REST)
 	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
 	kube.Wrap(requests.wrap)
 

@@ -210,9 +210,10 @@ var metadata = []netip.Prefix{
 // carriers are the ranges of IPv6 whose addresses lead to an IPv4 address, and at which
 // byte they hold it.
 var carriers = map[netip.Prefix]int{
-	netip.MustParsePrefix("::/96"):        12,
-	netip.MustParsePrefix("64:ff9b::/96"): 12, // NAT64
-	netip.MustParsePrefix("2002::/16"):    2,  // 6to4
+	netip.MustParsePrefix("::/96"):          12,
+	netip.MustParsePrefix("64:ff9b::/96"):   12, // NAT64
+	netip.MustParsePrefix("64:ff9b:1::/48"): 12, // NAT64, local
+	netip.MustParsePrefix("2002::/16"):      2,  // 6to4
 }
 
 // carried returns the IPv4 address that addr leads to, or addr.

@@ -33,6 +33,24 @@ func TestResourcePath(t *testing.T) {
 	}
 }
 
+// A user and a password in the URL of the server reach it, and are not part of its name, which is shown.
+func TestUserInTheURL(t *testing.T) {
+	for _, tc := range []struct{ host, token, shown, user, password string }{
+		{"https://u:p4ss@api/k8s", "", "https://api/k8s", "u", "p4ss"},
+		{"u:p4ss@api:6443", "", "api:6443", "u", "p4ss"},
+		{"https://u:p4ss@api", "token", "https://api", "", ""},
+		{"https://api:6443", "", "https://api:6443", "", ""},
+		{"api:6443", "", "api:6443", "", ""},
+		{"%", "", "%", "", ""},
+	} {
+		cfg := &rest.Config{Host: tc.host, BearerToken: tc.token}
+		got := Guarded(cfg)
+		if got.Host != tc.shown || got.Username != tc.user || got.Password != tc.password || cfg.Host != tc.host {
+			t.Errorf("%s: %s, user %q, password %q", tc.host, got.Host, got.Username, got.Password)
+		}
+	}
+}
+
 // What the config says of TLS, authentication, impersonation, user agent and the
 // path of the server goes with every request; its timeout does not.
 func TestClientHonoursTheConfig(t *testing.T) {

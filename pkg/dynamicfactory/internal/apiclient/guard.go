@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -13,9 +14,10 @@ import (
 
 // Guarded returns a copy of cfg whose clients keep its credentials between them and the server:
 // they refuse redirects to another server, to which client-go's transports would send them, and
-// replace them in the body of an error response, which is logged.
+// replace them in the body of an error response, which is logged. Its Host, which is shown, has none.
 func Guarded(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
+	takeUser(cfg)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			if by := req.Response; by != nil && by.Request != nil {
@@ -31,6 +33,25 @@ func Guarded(cfg *rest.Config) *rest.Config {
 		})
 	})
 	return cfg
+}
+
+// takeUser moves a user and a password out of the server's URL. They count where nothing else is configured, as net/http
+// has it.
+func takeUser(cfg *rest.Config) {
+	scheme := ""
+	if !strings.Contains(cfg.Host, "://") {
+		scheme = "https://"
+	}
+	u, err := url.Parse(scheme + cfg.Host)
+	if err != nil || u.User == nil {
+		return
+	}
+	if cfg.Username+cfg.BearerToken+cfg.BearerTokenFile == "" {
+		cfg.Username = u.User.Username()
+		cfg.Password, _ = u.User.Password()
+	}
+	u.User = nil
+	cfg.Host = strings.TrimPrefix(u.String(), scheme)
 }
 
 // hideCredentials replaces the credentials of a request in the body of its response, as a server or
