@@ -20,8 +20,9 @@ type connections struct {
 	limit int
 	brief bool // answers are: the oldest gives way where all connections have a request
 
-	mu   sync.Mutex
-	open map[net.Conn]*connection // guarded by mu
+	mu    sync.Mutex
+	open  map[net.Conn]*connection // guarded by mu
+	ended bool                     // guarded by mu; see end
 }
 
 // connection is what is known of an open connection. It is guarded by connections.mu.
@@ -29,6 +30,7 @@ type connection struct {
 	of       *connections
 	requests int       // that counted handlers answer
 	open     int       // answers to clients that are not authenticated
+	used     bool      // it has had a request
 	idle     time.Time // since when there is none, or since when there is one
 }
 
@@ -45,12 +47,43 @@ func (c *connections) attach(srv *http.Server) {
 		return context.WithValue(ctx, connectionKey{}, c.add(conn))
 	}
 	srv.ConnState = func(conn net.Conn, state http.ConnState) {
-		if state == http.StateClosed || state == http.StateHijacked {
-			c.mu.Lock()
-			defer c.mu.Unlock()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch state {
+		case http.StateActive:
+			if known, ok := c.open[conn]; ok {
+				known.used = true
+			}
+		case http.StateClosed, http.StateHijacked:
 			delete(c.open, conn)
+		default:
 		}
 	}
+}
+
+// end closes the connections that have had no request, and those that are still made: browsers open some in advance, and
+// http.Server.Shutdown would wait for them for seconds. Call it before that.
+func (c *connections) end() {
+	var silent []net.Conn
+	c.mu.Lock()
+	c.ended = true
+	for conn, known := range c.open {
+		if !known.used {
+			silent = append(silent, conn)
+		}
+	}
+	c.mu.Unlock()
+	for _, conn := range silent {
+		hangUp(conn)
+	}
+}
+
+// hangUp closes a connection without a farewell of TLS, which would wait until that is sent.
+func hangUp(conn net.Conn) {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	_ = conn.Close() // its error has no reader
 }
 
 // counted returns a handler whose connections are not idle while it answers. It is for the requests
@@ -88,12 +121,15 @@ func takeOpen(r *http.Request) (release func()) {
 	}
 }
 
-// add counts a new connection, and closes another one, or itself, if it is too many.
+// add counts a new connection, and closes another one, or itself, if it is too many, or late.
 func (c *connections) add(conn net.Conn) *connection {
 	added := &connection{of: c, idle: time.Now()}
 	var victim net.Conn
 	c.mu.Lock()
-	if len(c.open) >= c.limit {
+	switch {
+	case c.ended:
+		victim = conn
+	case len(c.open) >= c.limit:
 		if victim = c.oldest(false); victim == nil && c.brief {
 			victim = c.oldest(true)
 		}
@@ -107,10 +143,7 @@ func (c *connections) add(conn net.Conn) *connection {
 	}
 	c.mu.Unlock()
 	if victim != nil {
-		if secure, ok := victim.(*tls.Conn); ok {
-			victim = secure.NetConn() // else it would wait for a farewell to be sent
-		}
-		_ = victim.Close() // its error has no reader
+		hangUp(victim)
 	}
 	return added
 }

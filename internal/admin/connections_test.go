@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -316,4 +318,45 @@ func (f *fixture) askUnread(path, token string) (read func() http2.Frame, other 
 		}
 		return frame
 	}, ours.client("", "")
+}
+
+// TestEndWithSilentConnections: the end of a server waits for an answer, and for no connection on which nothing was asked.
+func TestEndWithSilentConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const answer = closeTimeout / 2 // takes so long
+		local := NewLocal()
+		handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(answer) })
+		s := &Server{log: slog.New(slog.DiscardHandler), listeners: []listener{{local, handler, newConnections(maxConnections, false)}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, answered := make(chan error, 1), make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		silent, err := local.dial(ctx, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			client := http.Client{Transport: local.Transport()}
+			defer client.CloseIdleConnections()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", nil)
+			if err == nil {
+				var resp *http.Response
+				if resp, err = client.Do(req); err == nil {
+					err = resp.Body.Close()
+				}
+			}
+			answered <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		cancel()
+		if err := errors.Join(<-ended, <-answered); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < answer || took >= closeTimeout {
+			t.Errorf("the end took %v, the answer %v", took, answer)
+		}
+		if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the silent connection: %v", err)
+		}
+	})
 }

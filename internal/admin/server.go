@@ -155,6 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 		group.Go(func() error {
 			<-gctx.Done()
+			l.connections.end()
 			end, cancelEnd := context.WithTimeout(base, closeTimeout)
 			defer cancelEnd()
 			if err := srv.Shutdown(end); err != nil {

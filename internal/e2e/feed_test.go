@@ -239,8 +239,8 @@ func (c *client) await(dir string, all bool, watched []kind) {
 }
 
 // holes is how many events are missing before the last one, by their sequences, which
-// have no gaps where every event goes to the sink. A start continues from the clock in
-// microseconds: no process lives as short as the jump that is taken for one.
+// have no gaps where every event goes to the sink. A start, and a reload that watches more, continue from the clock
+// in microseconds: none of them is as soon after another as the jump that is taken for one.
 func holes(t testing.TB, events []got) (missing int) {
 	t.Helper()
 	const start = 50_000

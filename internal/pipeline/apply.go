@@ -424,6 +424,7 @@ var _ Resolver = (*dynamicfactory.Resolver)(nil)
 // what is recorded after reaches the watches and sinks by itself.
 func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*commit.Feed, stay map[*commit.Feed][]commit.WatchRef) error {
 	st := m.currentState()
+	running := st != nil // else the store has been opened a moment ago
 	var due []string
 	var err error
 	if a != nil {
@@ -439,6 +440,12 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 	}
 	put := func(b commit.Barrier) error {
 		m.noteMissing(d.missing) // what is not missing any more is given from here on
+		if running && a != nil && len(start) > 0 {
+			// Another process may have had these resources, and sinks that keep the newest state of an object have its sequences.
+			if err := m.store.RaiseSequences(); err != nil {
+				return ledger.StoreError(err, "continue the sequences from the clock")
+			}
+		}
 		if a != nil {
 			if err := m.noteRoutes(a.state); err != nil {
 				return err

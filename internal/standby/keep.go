@@ -59,8 +59,8 @@ func (m *Member) keep(ctx context.Context) error {
 // trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
 // snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
 // quarters are taken: a journal that is full records nothing. Save makes a snapshot, also of a store that much was written
-// behind: a replica that is seeded reads that before it can lead.
-func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context) (*journal.Snapshot, error)) error {
+// behind: a replica that is seeded reads that before it can lead. Its argument is the snapshot that there is.
+func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context, *journal.Snapshot) (*journal.Snapshot, error)) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 		return err
 	}
 	if snapshot == nil || snapshot.Old || behind(x, snapshot) || full(2) && snapshot.First < before {
-		if fresh, err := save(ctx); err == nil {
+		if fresh, err := save(ctx, snapshot); err == nil {
 			snapshot = fresh
 		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
 			m.cfg.Log.Error("the snapshot of the journal fails; no replica can be seeded", "error", err)
@@ -97,8 +97,12 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 	return m.client.Trim(ctx, before)
 }
 
-// behind reports whether the journal has a lot behind a snapshot: a sixteenth of its room, and four times what another costs.
+// behind reports whether the journal has a lot behind a snapshot: a sixteenth of its room, and four times what another costs. The
+// snapshot may be younger than the extent, as a scrub makes one, too.
 func behind(x journal.Extent, s *journal.Snapshot) bool {
+	if s.Last >= x.Last {
+		return false
+	}
 	share := float64(x.Last-s.Last) / float64(x.Last-x.First+1) // as above
 	return uint64(float64(x.Bytes)*share) > max(x.Room/16, 4*s.Size)
 }
@@ -113,7 +117,7 @@ func (f *follower) makeRoom(ctx context.Context) error {
 	if err := f.folder.Sync(); err != nil {
 		return err
 	}
-	return f.trim(ctx, f.folder.Position(), func(context.Context) (*journal.Snapshot, error) { return nil, errSaveLater })
+	return f.trim(ctx, f.folder.Position(), func(context.Context, *journal.Snapshot) (*journal.Snapshot, error) { return nil, errSaveLater })
 }
 
 // snapshot is what the journal continues; nil if there is none, or one that cannot be used.
@@ -139,18 +143,29 @@ func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
 var errSaveLater = errors.New("it failed a moment ago, or this replica does not lead")
 
 // save makes a snapshot, for Run.
-func (m *Member) save(ctx context.Context) (*journal.Snapshot, error) {
+func (m *Member) save(ctx context.Context, before *journal.Snapshot) (*journal.Snapshot, error) {
 	if time.Now().Before(m.retry) {
 		return nil, errSaveLater
 	}
-	s, err := m.saveNow(ctx)
+	s, err := m.saveNow(ctx, before)
 	if err != nil {
 		m.retry = time.Now().Add(snapshotRetry)
 	}
 	return s, err
 }
 
-func (m *Member) saveNow(ctx context.Context) (*journal.Snapshot, error) {
+// saveNow makes a snapshot in place of the one before, nil for none. A directory that has lost keys replaces none: with that and
+// the journal all is there.
+func (m *Member) saveNow(ctx context.Context, before *journal.Snapshot) (*journal.Snapshot, error) {
+	loss := func() error {
+		if before == nil {
+			return nil
+		}
+		return m.store.Loss()
+	}
+	if err := loss(); err != nil {
+		return nil, err
+	}
 	select {
 	case m.saving <- struct{}{}:
 	case <-ctx.Done():
@@ -158,7 +173,10 @@ func (m *Member) saveNow(ctx context.Context) (*journal.Snapshot, error) {
 	}
 	defer func() { <-m.saving }()
 	began := time.Now()
-	s, err := m.client.Save(ctx, func(w io.Writer) (store.Position, error) { return m.store.Dump(ctx, w) })
+	s, err := m.client.Save(ctx, func(w io.Writer) (store.Position, error) {
+		p, err := m.store.Dump(ctx, w)
+		return p, errors.Join(err, loss())
+	})
 	if err == nil {
 		m.cfg.Log.Info("the journal has a new snapshot", "sequence", s.Last, "took", time.Since(began).Round(time.Millisecond))
 	}
@@ -201,7 +219,7 @@ func (m *Member) Erase(ctx context.Context) error {
 func (m *Member) erase(ctx context.Context, p store.Position) error {
 	snapshot, err := m.snapshot(ctx)
 	if err == nil && (snapshot == nil || snapshot.Last < p.Last) {
-		snapshot, err = m.saveNow(ctx)
+		snapshot, err = m.saveNow(ctx, snapshot)
 	}
 	if err == nil {
 		err = m.sweep(ctx, snapshot)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -138,6 +139,32 @@ func TestSnapshotOnDemand(t *testing.T) {
 		}
 	}
 	r.end(t)
+}
+
+// TestBehind: what a snapshot lacks is a share of the journal by the number of messages, and nothing where it is younger than what is
+// known of the stream.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	const room = 1 << 30
+	for _, tc := range []struct {
+		first, last, at uint64
+		bytes, size     uint64
+		want            bool
+	}{
+		{1, 1000, 500, room / 4, 1 << 20, true},
+		{1, 1000, 900, room / 4, 1 << 20, false},       // a fortieth of the room
+		{1, 1000, 500, room / 4, room / 16, false},     // another costs as much
+		{1, 1000, 1000, room / 2, 1 << 20, false},      // nothing is behind it
+		{1, 1000, 1001, room / 2, 1 << 20, false},      // it was made since
+		{1001, 1000, 1000, 0, 1 << 20, false},          // nothing is left
+		{501, 1000, 500, room / 2, 1 << 20, true},      // all
+		{501, 1000, 1 << 40, room / 2, 1 << 20, false}, // as above
+	} {
+		s := &journal.Snapshot{Position: store.Position{Last: tc.at}, Size: tc.size}
+		if got := standby.Behind(journal.Extent{First: tc.first, Last: tc.last, Bytes: tc.bytes, Room: room}, s); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
 }
 
 // TestTrimOnDemand writes many times what the stream has room for, as fast as it takes that: it is trimmed as it fills,

@@ -29,6 +29,30 @@ func (f *follower) findSnapshot(ctx context.Context) error {
 	}
 }
 
+// findLoss fails with [store.ErrLoss] if the directory has lost keys, and is of the journal and its snapshot, with which it is whole again.
+// Without a snapshot it may be the best there is.
+func (f *follower) findLoss(ctx context.Context, at store.Position) error {
+	loss := f.folder.Loss()
+	for loss != nil {
+		var snapshot *journal.Snapshot
+		has, err := f.client.Has(ctx, at)
+		if err == nil && has {
+			snapshot, err = f.snapshot(ctx)
+		}
+		switch {
+		case snapshot != nil:
+			return loss
+		case err == nil, final(err): // that is met again
+			return nil
+		}
+		f.fails(err)
+		if err := wait.For(ctx, readWait); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // seedPatience is how long a replica waits for a snapshot by default: a leader that is there makes one if it is missing, and
 // again if that fails.
 const seedPatience = 2 * snapshotRetry
@@ -90,7 +114,7 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 		case !has:
 			return false, diverged
 		}
-	case snapshot.Term-at.Term > snapshot.Last-at.Last: // a term takes an entry; but see journal.Client.Begin
+	case at.Last > 0 && at.Last < snapshot.Term: // of a journal before that of the snapshot: see journal.Client.Begin
 		return false, diverged
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)

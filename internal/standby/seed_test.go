@@ -416,21 +416,7 @@ func TestDamagedReplica(t *testing.T) {
 		}
 	}
 	second.end(t)
-	last(t, second.dir) // what it has is in tables
-	damaged := holds(t, second.dir, g.log[10])
-	for _, name := range damaged {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		content[bytes.Index(content, []byte(g.log[10]))] ^= 1
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(damaged) == 0 {
-		t.Fatal("nothing is damaged")
-	}
+	g.damage(second)
 	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -444,6 +430,75 @@ func TestDamagedReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.same(second, first)
+}
+
+// damage damages a record in a table of a replica that is closed.
+func (g *group) damage(r *replica) {
+	g.t.Helper()
+	last(g.t, r.dir) // what it has is in tables
+	damaged := holds(g.t, r.dir, g.log[10])
+	for _, name := range damaged {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		content[bytes.Index(content, []byte(g.log[10]))] ^= 1
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	if len(damaged) == 0 {
+		g.t.Fatal("nothing is damaged")
+	}
+}
+
+// TestDamagedLeader: a leader that has removed a damaged block replaces no snapshot by one without what that had. When it starts again,
+// it is seeded, and has everything.
+func TestDamagedLeader(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.takeOver = 0
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := g.random(first.store, randomSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole, err := first.member.Save(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	g.damage(first)
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.store.EraseObsolete(t.Context()) // it meets the block, which is removed
+	for end := time.Now().Add(patience); !errors.Is(first.store.Loss(), store.ErrLoss); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the block is not removed")
+		}
+	}
+	if err := errors.Join(g.random(first.store, randomSize), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := first.member.Save(t.Context()); !errors.Is(err, store.ErrLoss) {
+		t.Errorf("a snapshot without the block: %+v, %v", s, err)
+	}
+	if s, err := g.journalOf().Snapshot(t.Context()); err != nil || s == nil || s.Position != whole.Position {
+		t.Errorf("the snapshot is %+v, %v", s, err)
+	}
+	first.end(t)
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.store.Loss(); err != nil {
+		t.Error(err)
+	}
+	g.same(first, second)
 }
 
 // holds reports whether a file below a directory has a text.

@@ -201,6 +201,9 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 	follow := f.follow
 	switch {
 	case at.Last > 0:
+		if err := f.findLoss(ctx, at); err != nil {
+			return at, nil, err
+		}
 	case folder.Fresh():
 		if err := f.findSnapshot(ctx); err != nil {
 			return at, nil, err

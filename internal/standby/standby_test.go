@@ -321,20 +321,32 @@ func TestStoreWithRecords(t *testing.T) {
 	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
 		t.Fatalf("a store that is not of the new journal: %v", err)
 	}
-	s, err := g.journalOf().Snapshot(t.Context())
-	if err == nil {
-		err = g.journalOf().Trim(t.Context(), s.First)
-	}
+	j := g.journalOf()
+	before, err := j.Extent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
-		t.Fatalf("the same when the stream does not have its last entry any more: %v", err)
+	for _, entries := range []uint64{0, before.Last + 1} { // behind the snapshot
+		if err := g.lead(second); err != nil {
+			t.Fatalf("the adopted store: %v", err)
+		}
+		for x, err := before, error(nil); x.Last < before.Last+entries; x, err = j.Extent(t.Context()) {
+			if err := errors.Join(err, g.work(second.store, random, 10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := second.member.Save(t.Context())
+		if err == nil {
+			err = j.Trim(t.Context(), s.First)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.end(t)
+		if err := g.lead(first); !errors.Is(err, journal.ErrDiverged) {
+			t.Fatalf("the same when the stream does not have its last entry any more, and %d others: %v", entries, err)
+		}
 	}
-	if err := g.lead(second); err != nil {
-		t.Fatalf("the adopted store: %v", err)
-	}
-	second.end(t)
 }
 
 // TestTurnedOff: a replica that ran without its journal for a while has records that no other has. It is refused, until it is

@@ -162,7 +162,7 @@ func (q *Queue) lockSettling() (unlock func()) {
 }
 
 // startSequence starts the goroutine of a journal, if there is one and it does not run. The caller is in a call of the
-// store, or is Run or Close.
+// store, or is Replica.Lead, Run or Close.
 func (s *Store) startSequence() {
 	if q := s.sequencer; q != nil {
 		q.start.Do(func() { s.writers.Go(s.sequence) })

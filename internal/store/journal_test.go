@@ -227,6 +227,31 @@ func TestDeposed(t *testing.T) {
 	checkBehind(t, fs, j, at)
 }
 
+// TestLeadLives: a replica that leads shows that it lives before it is run, or another would take its silence for its end.
+func TestLeadLives(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j := &testJournal{}
+		r, err := OpenReplica("store", Options{firstSequence: 1, FS: vfs.NewMem()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.Lead(j.writer())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const seconds = 3
+		time.Sleep(seconds*idleAfter + idleAfter/2)
+		synctest.Wait()
+		if n := len(j.entries); n != seconds {
+			t.Errorf("%d entries in %d seconds", n, seconds)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestResign: a store that is closed in order resigns once, with its last ack in the journal and its directory not closed yet, and
 // does not wait for a journal that hangs. One that has failed does not.
 func TestResign(t *testing.T) {

@@ -348,6 +348,21 @@ func (l *logState) dropMarksLocked(n int) {
 // fewer than one a microsecond, so the clock is ahead of all used before. Sequences
 // therefore have large gaps, and a difference of two is not a count.
 
+// RaiseSequences has them continue from the clock, as Open does: those that follow are above all that other stores have
+// given until then. It waits for a batch in progress, so none of the caller's may be. An implausible clock changes nothing.
+func (s *Store) RaiseSequences() error {
+	select {
+	case s.appending <- struct{}{}:
+	case <-s.failed:
+		return s.failure
+	}
+	defer func() { <-s.appending }()
+	if first, err := s.opts.first(); err == nil {
+		s.next = max(s.next, first)
+	}
+	return nil
+}
+
 // maxSequence is the largest integer that every JSON reader keeps exact.
 const maxSequence = 1<<53 - 1
 

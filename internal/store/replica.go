@@ -79,6 +79,20 @@ func (r *Replica) Loss() error {
 	return nil
 }
 
+// Loss returns [ErrLoss] if a repair has removed a damaged block of the directory, which is no copy of its journal then. The next
+// start may replace it by one.
+func (s *Store) Loss() error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	lossy, err := s.files.HasLoss()
+	if err == nil && lossy {
+		err = fmt.Errorf("%w: a damaged block was removed; restart this replica, so that it is seeded", ErrLoss)
+	}
+	return err
+}
+
 // Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
 func (r *Replica) Apply(p Position, batch []byte) error {
 	if err := r.s.use(); err != nil {
@@ -104,13 +118,14 @@ func (r *Replica) Apply(p Position, batch []byte) error {
 	return b.Close()
 }
 
-// Lead makes the directory an open [Store] that appends to j what it writes, as [Open] does with a directory that is closed. It
-// ends the Replica; after an error, only Close may be called.
+// Lead makes the directory an open [Store] that appends to j what it writes, as [Open] does with a directory that is closed, and
+// shows from here on that it lives. It ends the Replica; after an error, only Close may be called.
 func (r *Replica) Lead(j Journal) (*Store, error) {
 	r.s.sequencer = newSequencer(j)
 	if err := r.s.start(); err != nil {
 		return nil, err
 	}
+	r.s.startSequence() // Run may come late
 	return r.s, nil
 }
 

@@ -54,6 +54,47 @@ func TestSequencesRise(t *testing.T) {
 	reopened("an empty volume", vfs.NewMem())
 }
 
+// TestRaisedSequences has a store continue from the clock, between batches and where nothing was appended yet, and from none that is
+// implausible or set back.
+func TestRaisedSequences(t *testing.T) {
+	now := testEpoch
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), Now: func() time.Time { return now }})
+	q := ensure(t, s, "a")
+	last := uint64(now.UnixMicro()) - 1
+	for _, tc := range []struct {
+		clock time.Time
+		jumps bool
+	}{
+		{testEpoch.Add(time.Hour), true}, {testEpoch.Add(2 * time.Hour), true}, {testEpoch, false},
+		{latestClock, false}, {time.Unix(0, 0), false}, {testEpoch.Add(3 * time.Hour), true},
+	} {
+		now = tc.clock
+		if err := s.RaiseSequences(); err != nil {
+			t.Fatal(err)
+		}
+		want := last + 1
+		if tc.jumps {
+			want = uint64(now.UnixMicro())
+		}
+		sequences := appendN(t, s, 3, "a")
+		if sequences[0] != want {
+			t.Errorf("at %v: sequence %d follows %d, want %d", now, sequences[0], last, want)
+		}
+		last = sequences[2]
+	}
+	if items := read(t, q, 0, 100); len(items) != 18 || items[17].Sequence != last {
+		t.Errorf("the queue has %d entries", len(items))
+	}
+	if items, err := s.ReadLog(0, 100); err != nil || len(items) != 18 || s.LogStats().Oldest != items[0].Sequence {
+		t.Errorf("the log has %d records and %+v: %v", len(items), s.LogStats(), err)
+	}
+	s.fail(errors.New("the disk is broken"))
+	s.appending <- struct{}{} // a batch that has no end
+	if err := s.RaiseSequences(); !errors.Is(err, ErrFailed) {
+		t.Errorf("a store that has failed: %v", err)
+	}
+}
+
 // TestOldestAfterReopening has the same oldest record before and after a restart.
 func TestOldestAfterReopening(t *testing.T) {
 	fs := vfs.NewMem()
