@@ -242,7 +242,7 @@ func TestPagesBesideRetention(t *testing.T) {
 			w.must(err)
 			last := all.Items[10]
 			q.Limit, q.To = 100, last.Time
-			w.r.store = &trims{passing{w.st}, 2, func() { w.trim(last.Sequence) }}
+			w.r.store = &trims{passing{w.st}, 1, func() { w.trim(last.Sequence) }}
 			p, err := w.r.Query(t.Context(), q)
 			w.must(err)
 			if w.st.LogStats().First <= last.Sequence || p.Complete || len(p.Items) > 0 {
