@@ -621,3 +621,32 @@ func TestCheckpointOfAFeedThatIsBehind(t *testing.T) {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
 }
+
+// TestSettledByOtherRules prepares the feed of a watch that selects by other rules than before: the history does not count as kept
+// by one set of rules until the next checkpoint, which has the new ones.
+func TestSettledByOtherRules(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.liveFeed()
+	s.acks.(*informer).checkpoints = map[uint64]string{0: "5"}
+	r.commit(&feedSynced{feed: s})
+	prepare := func(labels string, settled time.Time) {
+		t.Helper()
+		r.watches[0].Selection.Labels = labels
+		s = r.liveFeed()
+		if err := r.c.Prepare(s); err != nil {
+			t.Fatal(err)
+		}
+		if cp := r.saved(s); !cp.SettledSince.Equal(settled) || !cp.HistorySince.Equal(now) {
+			t.Errorf("the checkpoint is %+v, want it settled since %v", cp, settled)
+		}
+	}
+	prepare("", now)
+	prepare("tier=web", time.Time{})
+	prepare("", time.Time{})
+	r.pass(time.Minute)
+	r.group.touchAll(r.running)
+	r.commit()
+	if cp := r.saved(s); !cp.SettledSince.Equal(r.at) || !cp.HistorySince.Equal(now) {
+		t.Errorf("the checkpoint is %+v, want it settled since %v", cp, r.at)
+	}
+}

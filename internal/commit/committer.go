@@ -383,11 +383,11 @@ func (g *group) commit(work bool) error {
 	return nil
 }
 
-// commitAlone makes a change durable at a barrier. The changes that wait for room in the store
+// commitAlone makes changes, and the checkpoints of the touched feeds, durable at a barrier. The changes that wait for room in the store
 // are not part of it: they are judged by what the barrier puts in place.
-func (g *group) commitAlone(x change) error {
+func (g *group) commitAlone(x ...change) error {
 	waiting, bytes := g.changes, g.bytes
-	g.changes, g.bytes = []change{x}, 0
+	g.changes, g.bytes = x, 0
 	err := g.commit(false)
 	g.changes, g.bytes = waiting, bytes
 	return err
@@ -453,7 +453,7 @@ func (g *group) putCheckpoints() error {
 			s.historySince = g.c.cfg.Now()
 		}
 		settled := s.saved.SettledSince
-		if !s.historySince.Equal(s.saved.HistorySince) || !s.saved.KeepsOnly(kept) || s.recordedForm != s.saved.Form {
+		if settled.IsZero() || !s.historySince.Equal(s.saved.HistorySince) || !s.saved.KeepsOnly(kept) || s.recordedForm != s.saved.Form {
 			settled = s.historySince
 			if !settled.IsZero() {
 				settled = g.c.cfg.Now()

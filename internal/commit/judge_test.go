@@ -8,6 +8,7 @@ import (
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -309,6 +310,35 @@ func TestRepairRestoresStates(t *testing.T) {
 			if o, err := r.c.ledger.State(s.Partition, ledger.Key("ns", "a")); err != nil || o == nil || o.GetResourceVersion() != "3" || o.Sequence() <= unlogged {
 				t.Errorf("the ledger has %v (%v)", o, err)
 			}
+		})
+	}
+}
+
+// TestDamageMayHideThatAnObjectLeft: what was recorded of an object that the watch does not select is damaged. That it has
+// left the watch, if it has, is in a gap.
+func TestDamageMayHideThatAnObjectLeft(t *testing.T) {
+	for name, tc := range map[string]struct {
+		namespaces selector.Namespaces
+		seen       func(r *rig, s *Feed) change
+		want       []string
+	}{
+		"seen":                 {selector.Namespaces{}, func(r *rig, s *Feed) change { return listedBy(s, r.Object("a", "u", "5", "db")) }, []string{"gap a  "}},
+		"gone":                 {selector.Namespaces{}, func(r *rig, s *Feed) change { return deletedFrom(s, r.Object("a", "u", "5", "db")) }, []string{"gap a  "}},
+		"of another namespace": {selector.Namespaces{Exclude: []string{"n*"}}, func(r *rig, s *Feed) change { return listedBy(s, r.Object("a", "u", "5", "web")) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) {
+				w.Selection = plan.Selection{Namespaces: tc.namespaces, Labels: "tier=web"}
+				var err error
+				if w.Filter, err = w.Selection.Filter(); err != nil {
+					t.Fatal(err)
+				}
+			}))
+			s := r.feed(pods)
+			r.damaged(s, "a")
+			r.commit(tc.seen(r, s))
+			r.Expect(tc.want...)
 		})
 	}
 }

@@ -118,7 +118,7 @@ func (g *group) deleted(c *sighting) error {
 }
 
 // unreadable reports that the recorded state of a change's object is damaged, so that
-// what happened to the object since then is not known.
+// what happened to the object since then is not known: also to watches that do not cover it, as it may have left them.
 func (g *group) unreadable(c *sighting, cause error) error {
 	s := c.feed
 	c.blind = true
@@ -131,7 +131,7 @@ func (g *group) unreadable(c *sighting, cause error) error {
 		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
 	}, func(h WatchRef) bool {
 		nsLabels := g.c.namespaces.of(c.obj)
-		return g.c.inForce(s, h, c.obj.GetNamespace(), nsLabels).Covers(c.obj, nsLabels)
+		return g.c.inForce(s, h, c.obj.GetNamespace(), nsLabels).Watch.Filter.MayMatch(c.obj)
 	})
 }
 

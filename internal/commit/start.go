@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
@@ -94,6 +95,12 @@ func (c *Committer) Prepare(s *Feed) error {
 		s.forgot = true
 	case err != nil:
 		return err
+	}
+	if ok && !cp.SettledSince.IsZero() && !cp.KeepsOnly(s.kept()) { // readers of the history go by it before the feed has begun
+		cp.SettledSince = time.Time{}
+		if err := ledger.PutMeta(c.store, ledger.CheckpointMeta(s.ID), ledger.Encode(cp)); err != nil {
+			return ledger.StoreError(err, "checkpoint of %s", s.ID)
+		}
 	}
 	if ok {
 		if cp.Ahead != nil && cp.Listing == nil && cp.ResourceVersion != "" {

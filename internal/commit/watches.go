@@ -418,10 +418,28 @@ func (b Barrier) Change(x *WatchesChange) error {
 	for s, watches := range x.stay {
 		s.watches.Store(&watches)
 	}
+	if err := b.noteKept(x.stay); err != nil {
+		return err
+	}
 	next := b.g.c.store.LogStats().Last + 1
 	for _, j := range x.snapshots {
 		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
 	return b.g.c.noteSelections(givenBy(x.feeds)) // before a snapshot ends, and notes them itself
+}
+
+// noteKept makes durable that feeds keep the history by other rules than before, which readers of the history go by, before
+// anything is judged by them.
+func (b Barrier) noteKept(feeds map[*Feed][]WatchRef) error {
+	changed := false
+	for s := range feeds {
+		if s.begun.Load() && !s.saved.KeepsOnly(s.kept()) {
+			changed, b.g.touched[s] = true, struct{}{}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return b.g.commitAlone()
 }

@@ -56,8 +56,9 @@ type Reader struct {
 	reading  func() map[string]Unread // nil: no statement
 	places   int                      // maxPlaces
 
-	mu    sync.Mutex
-	known known // guarded by mu; its lists are never changed
+	mu     sync.Mutex // guards what follows
+	known  known      // its lists are never changed
+	begins horizon    // zero: not known yet
 }
 
 // known is what the log up to a record has of gaps and clocks.
@@ -397,6 +398,12 @@ var never = time.Date(9999, time.January, 1, 0, 0, 0, 0, time.UTC)
 // than.
 func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
+	r.mu.Lock()
+	known := r.begins
+	r.mu.Unlock()
+	if known.first == stats.First && !known.at.IsZero() {
+		return known.first, known.at, nil
+	}
 	at = never
 	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 		if t := row.Time().Add(disorder); at.Equal(never) || t.After(at) {
@@ -407,7 +414,18 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 		}
 		return nil
 	})
+	if errors.Is(err, errEnough) {
+		r.mu.Lock()
+		r.begins = horizon{stats.First, at}
+		r.mu.Unlock()
+	}
 	return stats.First, at, ledger.IgnoreUnreadable(ignoreEnough(err))
+}
+
+// horizon is that of a log that begins with a record.
+type horizon struct {
+	first uint64
+	at    time.Time
 }
 
 // disorder is how far the times of records are usually out of order: the deletions that a list shows
@@ -461,11 +479,11 @@ func (r *Reader) since(resource *event.Resource, namespace string) (low, since t
 }
 
 // unselected returns a function that reports whether the watches with a history select no recorded state of an object, by
-// rules that have been the same since a time. It is nil if that is not known.
-func (r *Reader) unselected(resource event.Resource, t time.Time) (func(o *compact.Object) bool, error) {
+// rules that have been the same since a time, and since when they have been; nil and zero if that is not known.
+func (r *Reader) unselected(resource event.Resource, t time.Time) (f func(o *compact.Object) bool, since time.Time, err error) {
 	k, err := r.look()
 	if err != nil {
-		return nil, err
+		return nil, since, err
 	}
 	settled, may := true, []func(o *compact.Object) bool(nil)
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
@@ -473,20 +491,23 @@ func (r *Reader) unselected(resource event.Resource, t time.Time) (func(o *compa
 		if gr, _ := ledger.SplitPartition(partition); gr.Group != resource.Group || gr.Resource != resource.Resource {
 			return nil
 		}
-		if c.SettledSince.IsZero() || t.Before(k.certain(c.SettledSince)) {
+		if c.SettledSince.IsZero() || !t.After(k.certain(c.SettledSince)) { // others may have been in force at that very time
 			settled = false
 			return nil
 		}
-		f, err := c.MaySelect()
-		may = append(may, func(o *compact.Object) bool { return (in == "" || in == o.GetNamespace()) && f(o) })
+		if c.SettledSince.After(since) {
+			since = c.SettledSince
+		}
+		selects, err := c.MaySelect()
+		may = append(may, func(o *compact.Object) bool { return (in == "" || in == o.GetNamespace()) && selects(o) })
 		return err
 	})
 	if err != nil || !settled || may == nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	return func(o *compact.Object) bool {
 		return !slices.ContainsFunc(may, func(f func(o *compact.Object) bool) bool { return f(o) })
-	}, nil
+	}, since, nil
 }
 
 // Span is how complete the answer about a period is.

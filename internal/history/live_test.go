@@ -133,6 +133,40 @@ func TestLateDeletions(t *testing.T) {
 	}
 }
 
+// counts counts the reads of headlines.
+type counts struct {
+	passing
+	scans int
+}
+
+func (s *counts) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	s.scans++
+	return s.passing.ScanHeadlines(from, to, newestFirst, f)
+}
+
+// How far the history goes back is read once, from however many records it takes.
+func TestHorizonIsReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		at := w.rest()
+		for _, e := range []event.Event{{Type: event.Deleted, FinalStateUnknown: true, Time: at}, {Type: event.Updated, Time: at.Add(time.Second)}} {
+			e.Resource, e.Namespace, e.Name = pods, "ns", "a"
+			s := &counts{passing: passing{w.st}}
+			w.r.store = s
+			w.put(&record.Record{Event: e})
+			for range 2 {
+				if _, got, err := w.r.horizon(); err != nil || !got.Equal(e.Time.Add(disorder)) {
+					t.Errorf("after %s: %v %v", e.Type, got, err)
+				}
+			}
+			if want := map[event.Type]int{event.Deleted: 2, event.Updated: 1}[e.Type]; s.scans != want {
+				t.Errorf("after %s: read %d times, want %d", e.Type, s.scans, want)
+			}
+		}
+	})
+}
+
 // trims lets what is read be trimmed when headlines have been read for the n-th time.
 type trims struct {
 	passing
@@ -208,7 +242,7 @@ func TestPagesBesideRetention(t *testing.T) {
 			w.must(err)
 			last := all.Items[10]
 			q.Limit, q.To = 100, last.Time
-			w.r.store = &trims{passing{w.st}, 2, func() { w.trim(last.Sequence) }}
+			w.r.store = &trims{passing{w.st}, 1, func() { w.trim(last.Sequence) }}
 			p, err := w.r.Query(t.Context(), q)
 			w.must(err)
 			if w.st.LogStats().First <= last.Sequence || p.Complete || len(p.Items) > 0 {

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -30,6 +32,37 @@ func (w *world) reload() {
 	w.must(err)
 	w.must(w.c.AtBarrier(func(b commit.Barrier) { err = b.Change(x) }))
 	w.must(err)
+}
+
+// selectsLabels has the running watch select the objects with labels.
+func (w *world) selectsLabels(labels string) {
+	w.Helper()
+	w.watch.Selection.Labels = labels
+	var err error
+	w.watch.Filter, err = w.watch.Selection.Filter()
+	w.must(err)
+	w.reload()
+}
+
+// labelled makes the next version of an object with a label.
+func (w *world) labelled(name, label string) *compact.Object {
+	w.Helper()
+	w.version++
+	w.shown.Store(int64(w.version))
+	return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","labels":{"app":%q}}}`, name, name, w.version, label))
+}
+
+func (w *world) checkList(what string, at time.Time, as As, want map[string]As) {
+	w.Helper()
+	list, err := w.r.ListAt(w.Context(), Objects{Resource: pods}, at, "", 10)
+	w.must(err)
+	got := map[string]As{}
+	for _, s := range list.Items {
+		got[s.Name] = s.As
+	}
+	if list.As != as || !maps.Equal(got, want) {
+		w.Errorf("%s: the list is %s with %v, want %s with %v", what, list.As, got, as, want)
+	}
 }
 
 // What a watch did not select is not known of the time before it did: an object that came and went meanwhile is
@@ -93,30 +126,10 @@ func TestListOfASelection(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
 		selects := func(labels string) {
-			w.watch.Selection.Labels = labels
-			var err error
-			w.watch.Filter, err = w.watch.Selection.Filter()
-			w.must(err)
-			w.reload()
+			w.selectsLabels(labels)
 			w.rest()
 		}
-		object := func(name, label string) *compact.Object {
-			w.version++
-			w.shown.Store(int64(w.version))
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","labels":{"app":%q}}}`, name, name, w.version, label))
-		}
-		check := func(what string, at time.Time, as As, want map[string]As) {
-			t.Helper()
-			list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
-			w.must(err)
-			got := map[string]As{}
-			for _, s := range list.Items {
-				got[s.Name] = s.As
-			}
-			if list.As != as || !maps.Equal(got, want) {
-				t.Errorf("%s: the list is %s with %v, want %s with %v", what, list.As, got, as, want)
-			}
-		}
+		object, check := w.labelled, w.checkList
 		h := w.c.Handler(w.feed)
 		h.OnAdd(object("old", "no"), false)
 		w.rest()
@@ -139,7 +152,9 @@ func TestListOfASelection(t *testing.T) {
 		if s, err := w.r.At(t.Context(), pod("web"), changed); err != nil || s.As != UnknownBefore {
 			t.Errorf("an object that left: %+v %v", s, err)
 		}
-		selects("")
+		w.selectsLabels("")
+		check("at once", w.now(), Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
+		w.rest()
 		all := w.rest()
 		check("of the time before", changed, UnknownBefore, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 		check("selected by other rules", all, Exact, map[string]As{"old": Exact, "other": UnknownBefore})
@@ -148,4 +163,91 @@ func TestListOfASelection(t *testing.T) {
 		check("selected until then", all, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 		check("not selected", narrow, Exact, map[string]As{"old": Exact})
 	})
+}
+
+// Damage to the recorded state of an object that the watch selected hides that it left. A list leaves it out from when that is certain.
+func TestListOfADamagedSelection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		damaged func(before []byte) []byte
+		as      As // of the list of the time when it was selected
+		x       map[string]As
+		left    map[string]As // once it had left
+	}{
+		"unreadable":     {func([]byte) []byte { return []byte("damaged") }, Gap, map[string]As{"x": Gap}, map[string]As{}},
+		"an earlier one": {bytes.Clone, Exact, map[string]As{"x": UnknownBefore}, map[string]As{"x": UnknownBefore}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 0)
+				defer w.end()
+				w.selectsLabels("app=web")
+				h := w.c.Handler(w.feed)
+				outside := w.labelled("x", "no")
+				h.OnAdd(outside, false)
+				w.rest()
+				before, _, err := w.st.State("pods", ledger.Key("ns", "x"), nil)
+				w.must(err)
+				h.OnUpdate(outside, w.labelled("x", "web"))
+				then := w.rest()
+				w.rest()
+				b := w.st.NewBatch()
+				b.PutState("pods", ledger.Key("ns", "x"), tc.damaged(before))
+				w.must(w.st.Commit(b))
+				h.OnAdd(w.labelled("x", "no"), false)
+				left := w.rest()
+				w.checkList("selected", then, tc.as, tc.x)
+				w.checkList("left", left, Exact, tc.left)
+			})
+		})
+	}
+}
+
+// passesBy lets something happen once a list has read what is recorded of its objects.
+type passesBy struct {
+	passing
+	scans int // of the ledger
+	now   func()
+}
+
+func (s *passesBy) Partitions() []string {
+	if s.scans++; s.scans == 2 { // the first object is looked at
+		s.now()
+	}
+	return s.passing.Partitions()
+}
+
+// A list leaves out no object that leaves the selection of a watch while the list is read.
+func TestListBesideChanges(t *testing.T) {
+	for name, tc := range map[string]struct {
+		left func(w *world, selected, outside *compact.Object)
+		as   As // of the list
+	}{
+		"by its labels": {func(w *world, selected, outside *compact.Object) {
+			w.c.Handler(w.feed).OnUpdate(selected, outside)
+			w.c.Handler(w.feed).OnUpdate(outside, w.labelled("x", "no"))
+		}, Exact},
+		"by other rules": {func(w *world, selected, outside *compact.Object) {
+			w.selectsLabels("app=none")
+			w.c.Handler(w.feed).OnUpdate(selected, outside)
+		}, UnknownBefore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 0)
+				defer w.end()
+				w.selectsLabels("app=db")
+				x := w.labelled("x", "web")
+				w.c.Handler(w.feed).OnAdd(x, false)
+				w.rest()
+				w.selectsLabels("app=web") // and no record shows that x is selected
+				at := w.rest()
+				w.r.store = &passesBy{passing: passing{w.st}, now: func() {
+					w.rest()
+					tc.left(w, x, w.labelled("x", "no"))
+					w.rest()
+				}}
+				w.checkList("beside", at, tc.as, map[string]As{"x": UnknownBefore})
+			})
+		})
+	}
 }

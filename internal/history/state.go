@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -204,6 +205,8 @@ type around struct {
 	lived bool   // that is not a deletion
 	left  bool   // with that it left the selection of a watch
 	moved bool   // it left or entered one with the labels of its namespace
+	gap   uint64 // the last gap of it alone before the time; 0: there is none
+	lost  uint64 // the first one after it; 0: there is none
 }
 
 // around finds the states of objects around the end of a past, in the records from a sequence
@@ -216,7 +219,9 @@ func (r *Reader) around(before past, from uint64, text string, of func(*headline
 // aroundInto is around with a map, from which of may delete objects that it rejects from then on.
 func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
 	const moves = headline.Left | headline.Entered
-	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
+	keep := func(row *headline.Row) bool {
+		return (row.Flags&(headline.State|moves) != 0 || row.Type == event.Gap && row.Name != "") && of(row)
+	}
 	return r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
@@ -224,10 +229,14 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
 		}
 		switch {
+		case row.Type == event.Gap && before.has(row.Sequence, row.Time()):
+			a.gap, a.lost = row.Sequence, 0
+		case row.Type == event.Gap:
+			a.lost = cmp.Or(a.lost, row.Sequence)
 		case row.Flags&headline.State == 0:
 			a.moved = true
 		case before.has(row.Sequence, row.Time()):
-			a.last, a.lived, a.left, a.next = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0
+			a.last, a.lived, a.left, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -535,8 +544,12 @@ const maxPlaces = 50_000
 // eachAt is EachAt of the end of a past, for as many objects as are looked at in one scan: more reports that there may be
 // others, and that neither f nor the limit has ended it.
 func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, more bool, err error) {
+	unselected, settled, err := r.unselected(all.Resource, before.t)
+	if err != nil {
+		return as, "", false, err
+	}
 	damaged, bound := false, ""
-	var keys []string
+	var keys []candidate
 	end := "" // the ledger was read up to there; empty: to its end
 	prefix := ""
 	if all.Namespace != "" {
@@ -544,11 +557,11 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	}
 	for _, p := range r.partitions(all.Resource) {
 		n := 0
-		_, err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
+		_, err := r.ledger.Scan(p, prefix, after, func(key string, o *compact.Object) error {
 			if ns, name, _ := strings.Cut(key, "/"); all.Named != nil && !all.Named(ns, name) {
 				return nil
 			}
-			if keys = append(keys, key); n == limit {
+			if keys = append(keys, candidate{key, unselected != nil && (o.Sequence() > unlogged || !unselected(o))}); n == limit {
 				if end == "" || key < end {
 					end = key
 				}
@@ -583,27 +596,33 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	}
 	for p, a := range recorded {
 		if a.next != 0 || a.lived {
-			keys = append(keys, ledger.Key(p.namespace, p.name))
+			keys = append(keys, candidate{key: ledger.Key(p.namespace, p.name)})
 		}
 	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-	unselected, err := r.unselected(all.Resource, before.t)
-	if err != nil {
-		return as, "", false, err
+	slices.SortFunc(keys, candidate.compare)
+	keys = slices.CompactFunc(keys, func(a, b candidate) bool { return a.key == b.key })
+	if _, again, err := r.unselected(all.Resource, before.t); err != nil || !again.Equal(settled) {
+		unselected = nil // what was scanned may have been recorded by other rules
+		if err != nil {
+			return as, "", false, err
+		}
 	}
 	next = end
 	goes, n := true, 0
-	for i, key := range keys {
-		if end != "" && key > end { // of another part of the ledger
+	for i, c := range keys {
+		if end != "" && c.key > end { // of another part of the ledger
 			break
 		}
 		if n == limit || !goes {
-			next, bound = keys[i-1], ""
+			next, bound = keys[i-1].key, ""
 			break
 		}
-		ns, name, _ := strings.Cut(key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}], unselected)
+		rules := unselected
+		if c.selected {
+			rules = nil
+		}
+		ns, name, _ := strings.Cut(c.key, "/")
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}], rules)
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", false, err
@@ -619,6 +638,22 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 		as = Gap
 	}
 	return as, next, bound != "" && goes && n < limit, err
+}
+
+// candidate is an object that may be in a list.
+type candidate struct {
+	key      string // in the ledger
+	selected bool   // a watch with a history may have selected it before the records were read
+}
+
+// compare orders candidates by their keys, of one key those that are selected first.
+func (c candidate) compare(other candidate) int {
+	if order := strings.Compare(c.key, other.key); order != 0 || c.selected == other.selected {
+		return order
+	} else if c.selected {
+		return -1
+	}
+	return 1
 }
 
 // first deletes all but the n objects whose keys come first, and returns the last of these.
@@ -638,7 +673,8 @@ func first(recorded map[place]*around, n int) string {
 }
 
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
-// that, nil if nothing is. unselected is that of the end of the past. unread: there may be more of it that cannot be read.
+// that, nil if nothing is. unselected is that of the end of the past, nil if the object may have been selected. unread: there may
+// be more of it that cannot be read.
 func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
 	entries, err := r.entries(o)
 	if err != nil {
@@ -662,14 +698,50 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around, 
 		s.As = UnknownBefore // its end is not recorded
 	}
 	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
-		// If a watch had selected it then, it would still, or a record would show that it left.
-		may := func(e entry) bool { return e.object == nil || e.object.Sequence() > unlogged || !unselected(e.object) }
-		if !slices.ContainsFunc(entries, may) {
-			s.As = Exact
+		var out bool
+		if out, err = r.outside(a, entries, unselected); out {
+			s.As, s.before = Exact, max(a.last, a.gap)
 		}
 	}
 	s, err = r.judge(o, before, s, err)
 	return s, unread, err
+}
+
+// outside reports whether no watch selected an object of which no state is recorded after a time, by what is recorded around that and
+// by its entries. If a watch had selected it, it would still, or a record would show that it left, unless damage has taken its entry.
+func (r *Reader) outside(a *around, entries []entry, unselected func(*compact.Object) bool) (bool, error) {
+	may := func(e entry) bool { return e.object == nil || e.object.Sequence() > unlogged || !unselected(e.object) }
+	if slices.ContainsFunc(entries, may) {
+		return false, nil
+	}
+	if a.lost != 0 {
+		if taken, known, err := r.tookEntry(a.lost); taken || !known {
+			return false, err
+		}
+	}
+	if a.gap > a.last {
+		taken, _, err := r.tookEntry(a.gap)
+		return taken, err
+	}
+	if !a.lived || a.left {
+		return true, nil
+	}
+	rec, err := r.read(a.last) // by which it was selected: by earlier rules, or its end is not recorded
+	if rec == nil || err != nil {
+		return false, err
+	}
+	last, err := r.inflater.Dictionaries.Object(r.show(rec.Record, rec.Object), compact.Body{})
+	return err == nil && unselected(last), nil //nolint:nilerr // like one that cannot be read
+}
+
+// tookEntry reports whether the entry of an object was damaged, and recorded again with its gap, if that is known. If the object
+// itself could not be read, which takes no time, the entry stayed.
+func (r *Reader) tookEntry(gap uint64) (taken, known bool, err error) {
+	rec, err := r.read(gap)
+	if rec == nil || rec.Event.Gap == nil {
+		return false, false, err
+	}
+	return !rec.Event.Gap.From.Equal(rec.Event.Gap.To), true, nil
 }
 
 // pageBytes is about how large a page may become.

@@ -151,18 +151,31 @@ func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (lab
 	if len(f.namespaces.Include) == 0 && len(f.namespaces.Exclude) == 0 && f.namespaceSelector == nil {
 		return true
 	}
-	ns, isNamespace := o.GetNamespace(), false
-	if ns == "" {
-		if isNamespace = o.Kind() == "Namespace" && o.APIVersion() == "v1"; !isNamespace {
-			return len(f.namespaces.Include) == 0 && f.namespaceSelector == nil
-		}
-		ns = o.GetName()
+	switch ns := o.GetNamespace(); {
+	case ns != "":
+		return f.SelectsNamespace(ns, nsLabels)
+	case !isNamespace(o) || f.namespaceSelector == nil:
+		return f.MayMatch(o)
+	default:
+		return f.MayMatch(o) && f.namespaceSelector.Matches(o.Labels())
 	}
-	if isNamespace && f.namespaceSelector != nil {
-		return f.namespaces.Names(ns) && f.namespaceSelector.Matches(o.Labels())
-	}
-	return f.SelectsNamespace(ns, nsLabels)
 }
+
+// MayMatch reports whether Match may be true for another state of the object and of its namespace.
+func (f *Filter) MayMatch(o *compact.Object) bool {
+	switch {
+	case f == nil:
+		return true
+	case o.GetNamespace() != "":
+		return f.namespaces.Names(o.GetNamespace())
+	case isNamespace(o):
+		return f.namespaces.Names(o.GetName())
+	default:
+		return len(f.namespaces.Include) == 0 && f.namespaceSelector == nil
+	}
+}
+
+func isNamespace(o *compact.Object) bool { return o.Kind() == "Namespace" && o.APIVersion() == "v1" }
 
 // SelectsNamespace reports whether the watch covers a namespace, as of now.
 func (f *Filter) SelectsNamespace(ns string, nsLabels func(ns string) (labels.Set, bool)) bool {

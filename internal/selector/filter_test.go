@@ -79,8 +79,12 @@ func TestFilter(t *testing.T) {
 		asked := false
 		var got []string
 		for name, raw := range objects {
-			if f.Match(object(t, raw), func(ns string) (labels.Set, bool) { asked = true; return nsLabels(ns) }) {
+			o := object(t, raw)
+			if f.Match(o, func(ns string) (labels.Set, bool) { asked = true; return nsLabels(ns) }) {
 				got = append(got, name)
+			}
+			if may := f.MatchNamespace(o, nsLabels); may && !f.MayMatch(o) || f.MayMatch(o) != may && tc.ns.Selector == "" {
+				t.Errorf("%s may match: %t", raw, !may)
 			}
 		}
 		slices.Sort(got)
@@ -92,7 +96,7 @@ func TestFilter(t *testing.T) {
 		}
 	}
 	var none *Filter
-	if none.NeedsNamespaces() || !none.Match(object(t, barePod), nil) {
+	if none.NeedsNamespaces() || !none.Match(object(t, barePod), nil) || !none.MayMatch(object(t, barePod)) {
 		t.Error("a nil filter filters")
 	}
 }
