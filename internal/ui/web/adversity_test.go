@@ -67,22 +67,35 @@ func rest(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// TestFailedRequests: an answer that a proxy lost is asked for again by itself, in each view.
+// TestFailedRequests: an answer that a proxy lost, or a part of it, is asked for again by itself, in each view.
 func TestFailedRequests(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
 	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
 	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
-	var seen sync.Map
+	var history, diff atomic.Int64
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if _, again := seen.LoadOrStore(r.URL.Path, true); !again && (strings.HasSuffix(r.URL.Path, "/history") || strings.HasSuffix(r.URL.Path, "/diff")) {
-			http.Error(w, "no upstream", http.StatusBadGateway)
-			return
+		var n int64
+		switch path := r.URL.Path; {
+		case strings.HasSuffix(path, "/history"):
+			n = history.Add(1)
+		case strings.HasSuffix(path, "/diff"):
+			n = diff.Add(1)
 		}
-		pass.ServeHTTP(w, r)
+		switch n {
+		case 1:
+			http.Error(w, "no upstream", http.StatusBadGateway)
+		case 2:
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, `{"items":[`)
+			_ = http.NewResponseController(w).Flush() // the page sees what is wrong
+			panic(http.ErrAbortHandler)
+		default:
+			pass.ServeHTTP(w, r)
+		}
 	})
 	p := open(t, &daemon{}, "about:blank")
-	p.allow("status of 502")
+	p.allow("status of 502|net::ERR_")
 	for place, want := range map[string]string{"feed": `(?s)level info → debug.*added`, "object/configmaps/" + ns + "/app": `(?s)data\.level\s+info\s+debug`} {
 		p.do(chromedp.Navigate(front.base + "/ui/#/" + place))
 		p.sees("main", want)
@@ -138,14 +151,21 @@ func (m mute) Write(b []byte) (int, error) {
 	return m.ResponseWriter.Write(b)
 }
 
-// TestSilence: of a connection that is open and brings nothing, the page takes another.
+// TestSilence: of a connection that is open and brings nothing, the page takes another. While none brings anything, the feed
+// lists what is recorded, and has the reason why nothing follows.
 func TestSilence(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "before", nil)
 	var first sync.Once
-	var dead atomic.Bool
+	var held, dead atomic.Bool
+	held.Store(true)
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if strings.HasSuffix(r.URL.Path, "/events") {
+			if held.Load() {
+				<-r.Context().Done()
+				return
+			}
 			first.Do(func() { w = mute{w, &dead} })
 		}
 		pass.ServeHTTP(w, r)
@@ -158,7 +178,11 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.do(chromedp.Navigate(front.base + "/ui/"))
+	p.sees(".rows", "before")
+	p.sees(".notice.bad", "the stream of changes brings nothing")
+	held.Store(false)
 	p.sees(".dot.live", "live")
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 	dead.Store(true)
 	configMap(t, http.MethodPost, ns, "unheard", nil)
 	p.sees(".rows", "unheard")
@@ -205,7 +229,8 @@ func TestOlderOfAnotherFilter(t *testing.T) {
 	}
 }
 
-// TestExpression: a live feed with an expression is held as others are, and misses no change that comes while it asks.
+// TestExpression: a live feed with an expression is held as others are, and misses no change that comes while it asks, also if
+// the changes of a minute are more than a page.
 func TestExpression(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
@@ -214,6 +239,7 @@ func TestExpression(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	frames := make(chan struct{}, 100)
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 3)
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/history") && hold.CompareAndSwap(true, false):
 			answer := httptest.NewRecorder()
@@ -257,6 +283,51 @@ func TestExpression(t *testing.T) {
 	p.sees(".rows", `(?s)held.*two.*one.*first`)
 }
 
+// limit has a request for changes ask for pages of a length.
+func limit(r *http.Request, length int) {
+	if q := r.URL.Query(); q.Has("when") {
+		q.Set("limit", strconv.Itoa(length))
+		r.URL.RawQuery = q.Encode()
+	}
+}
+
+// TestManyEvents: the search for the Kubernetes Events of an object continues from page to page, and where it ends is shown. Those
+// of a deleted object stay.
+func TestManyEvents(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	p := open(t, d, "#/feed?lens=all&namespace="+ns)
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p.sees(".rows", ns+"/app") // each resource has a watch of its own
+	for n := range 10 {
+		shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/events", object{
+			"metadata": object{"name": fmt.Sprintf("app.%d", n)}, "type": "Normal", "reason": "Said", "message": fmt.Sprintf("this is event %d", n),
+			"involvedObject": object{"apiVersion": "v1", "kind": "ConfigMap", "namespace": ns, "name": "app"},
+		})
+	}
+	for n := range 10 {
+		p.sees(".rows", fmt.Sprintf("event %d\n", n))
+	}
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 1)
+		pass.ServeHTTP(w, r)
+	})
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", `(?s)event 9\n.*event 8\n.*event 2\n.*Kubernetes Events before .* were not all searched.*added`)
+	if text := p.text(".versions"); strings.Contains(text, "event 1\n") {
+		t.Errorf("more is searched than the page has the daemon do:\n%s", text)
+	}
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", `(?s)event 9\n.*event 0\n`)
+	if text := p.text(".versions"); strings.Contains(text, "not all searched") {
+		t.Errorf("the search is not at its end:\n%s", text)
+	}
+	configMap(t, http.MethodDelete, ns, "app", nil)
+	p.sees(".versions", "deleted")
+	p.do(chromedp.Reload())
+	p.sees(".versions", `(?s)deleted.*event 9\n.*event 0\n`)
+}
+
 // counted counts the frames of a stream.
 type counted struct {
 	http.ResponseWriter
@@ -273,16 +344,49 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// TestBusyLog: of more changes than a frame has, the number leads to all of them, and an expression that only the oldest changes
-// match finds them.
+// TestBusyLog: of more changes than a frame has, the number leads to all of them, and they are not listed in addition if the page
+// learns late what was recorded before. An expression that only the oldest changes match finds them.
 func TestBusyLog(t *testing.T) {
 	r := startReplay(t)
 	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
-	p := open(t, d, "#/feed?lens=all")
+	var first sync.Once
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/history") {
+			first.Do(func() {
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+			})
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?lens=all")
 	p.sees(".dot.live", "live")
 	const many = 12_000
 	r.change(t, many)
 	p.sees(".counts", "^"+grouped(many)+" changes since")
+	close(release)
+	until(t, "what was there before is listed", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		return p.text(".row.sync") != ""
+	})
+	if n := eval[int](p, `(async () => {
+		const box = document.querySelector(".rows"), seen = new Map(), number = (row) => parseInt(row.innerText.replaceAll(",", ""));
+		box.scrollTo(0, 0);
+		for (let before = false; !before; box.scrollBy(0, box.clientHeight)) {
+			await new Promise((done) => requestAnimationFrame(() => setTimeout(() => requestAnimationFrame(() => setTimeout(done)))));
+			for (const row of box.querySelectorAll(".row")) {
+				if (row.classList.contains("sync")) before = true;
+				else seen.set(row.getAttribute("aria-posinset"), row.classList.contains("hole") ? number(row) : 1);
+			}
+		}
+		box.scrollTo(0, 0);
+		return [...seen.values()].reduce((a, b) => a + b);
+	})()`); n != many {
+		t.Errorf("%d changes are listed or counted, want %d", n, many)
+	}
 	hole := regexp.MustCompile(`^([\d,]+) more changes at this time`)
 	until(t, "a row stands for others", func() bool {
 		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
@@ -328,11 +432,12 @@ func TestTyping(t *testing.T) {
 	})`); text != "abc" {
 		t.Errorf("the field has %q", text)
 	}
-	// Of a field that is gone, nothing is applied.
+	// Of a field that is gone, nothing is applied, also if the cursor was in it.
 	p.sees(".dot.live", "live")
 	until(t, "all is applied", func() bool { return strings.HasSuffix(eval[string](p, "location.hash"), "name=abc") })
 	if hash := eval[string](p, `new Promise((done) => {
 		const field = [...document.querySelectorAll(".field")].find((e) => e.innerText.trim() === "name").querySelector("input");
+		field.focus();
 		field.value = "abcd";
 		field.dispatchEvent(new InputEvent("input", { bubbles: true }));
 		location.hash = "#/watches";

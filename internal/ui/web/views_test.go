@@ -308,6 +308,12 @@ func TestBetween(t *testing.T) {
 	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
+	configMap(t, http.MethodPatch, ns, "made", object{"more": "later"})
+	until(t, "the next change is in the answer", func() bool {
+		p.press(".filter", "ask again")
+		return strings.Contains(p.text("main"), "3 changes")
+	})
+	p.sees(".diff", "more: later") // as the period has it now
 	if text := p.saved(); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") || strings.Contains(text, "\u202e") {
 		t.Errorf("the file is\n%s", text)
 	}

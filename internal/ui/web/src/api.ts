@@ -151,7 +151,7 @@ function parsed(text: string): unknown {
   return /9\d{15}|\d{17}/.test(text) ? JSON.parse(text, exact as (key: string, v: unknown) => unknown) : JSON.parse(text);
 }
 
-export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal): Promise<T> {
   if (recording) {
     const asked = Object.entries(query).filter(([, v]) => v !== undefined && v !== "").map(([k, v]) => `${k}=${v}`).sort();
     const answer = recording.answers[[decodeURIComponent(path), ...asked].join("&")];
@@ -159,7 +159,13 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
     return answer as T;
   }
   const late = AbortSignal.timeout(patience);
-  return await (await ask(path, query, { headers: headers({}), signal: signal ? AbortSignal.any([signal, late]) : late })).text().then(parsed) as T;
+  try {
+    const answer = await ask(path, query, { headers: headers({}), signal: stop ? AbortSignal.any([stop, late]) : late });
+    return parsed(await answer.text()) as T;
+  } catch (error) {
+    if (error instanceof Problem || stop?.aborted) throw error;
+    throw new Problem(0, late.aborted ? "the daemon does not answer" : "the daemon's answer broke off");
+  }
 }
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
@@ -172,7 +178,7 @@ export interface Asked<T> { value?: T; current: boolean; error?: Problem; reload
 
 /** Asks again when the request changes, every so many milliseconds while the tab is seen, and after no answer.
  *  The last answer stays until there is another; an empty path asks for nothing. */
-export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T> {
+export function useAsked<T>(path: string, query: Query = {}, every = 0, read: (path: string, query: Query, stop: AbortSignal) => Promise<T> = get): Asked<T> {
   const [state, set] = useState<{ key: string; value?: T; error?: Problem }>({ key: "" });
   const [turn, again] = useState(0);
   const key = path && url(path, query);
@@ -184,7 +190,7 @@ export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T
       clearTimeout(timer);
       wait = every;
       try {
-        const value = await get<T>(path, query, stop.signal);
+        const value = await read(path, query, stop.signal);
         set({ key, value });
       } catch (error) {
         if (stop.signal.aborted) return;
@@ -211,7 +217,7 @@ export const connection = signal<"" | "live" | "waiting">("");
 export interface Follower {
   began: (first: boolean) => void; // the stream counts: from now on, or again
   failed: (problem: Problem) => void; // there is no stream; another attempt follows
-  frame: (f: Frame) => void;
+  frame: (f: Frame, after: number) => void; // of what came after a sequence
   lost: () => void; // of what was asked for, the log has no longer everything
 }
 
@@ -222,7 +228,7 @@ export function follow(query: Query, to: Follower): () => void {
   const run = async () => {
     stop = new AbortController();
     const { signal } = stop, dead = new AbortController();
-    let quiet = 0, begun = false;
+    let quiet = 0, begun = false, problem = new Problem(504, "the stream of changes brings nothing: a proxy may hold it back");
     const listen = () => { clearTimeout(quiet); quiet = setTimeout(() => dead.abort(), silence); };
     listen();
     try {
@@ -235,20 +241,22 @@ export function follow(query: Query, to: Follower): () => void {
         const parts = (rest + value).split("\n\n");
         rest = parts.pop()!;
         for (const part of parts) {
-          const first = last === "", line = (name: string) => part.split("\n").find((l) => l.startsWith(name + ": "))?.slice(name.length + 2) ?? "";
+          const first = last === "", after = Number(last), line = (name: string) => part.split("\n").find((l) => l.startsWith(name + ": "))?.slice(name.length + 2) ?? "";
           last = line("id") || last;
           wait = 500;
           connection.value = "live";
           if (!begun && last) { begun = true; to.began(first); }
-          if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame);
+          if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame, after);
           else if (line("event") === "truncated") to.lost();
         }
       }
     } catch (error) {
-      if (error instanceof Problem && !signal.aborted) to.failed(error);
+      if (error instanceof Problem) problem = error;
     }
     clearTimeout(quiet);
+    dead.abort(); // it may be open still, with what cannot be read
     if (over || signal.aborted) return;
+    if (!begun) to.failed(problem);
     connection.value = "waiting";
     timer = setTimeout(run, wait);
     wait = Math.min(wait * 2, 8000);

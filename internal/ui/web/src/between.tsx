@@ -1,6 +1,6 @@
 // Between: what a period changed in the end, and whether the answer is complete.
 import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
@@ -78,19 +78,13 @@ function Below({ of, answer }: { of: Group; answer: Changes }) {
 }
 
 function Net({ of, answer, children }: { of: NetChange; answer: Changes; children?: ComponentChildren }) {
-  const [open, show] = useState(false), [diff, set] = useState<string>();
-  useEffect(() => {
-    if (!open || diff !== undefined) return;
-    const stop = new AbortController();
-    void get<Difference>(path(of) + "/diff", { from: answer.from, to: answer.to }, stop.signal).then((d) => set(d.diff), (e: Error) => { if (!stop.signal.aborted) set("\n\n " + e.message); });
-    return () => stop.abort();
-  }, [open]);
+  const [open, show] = useState(false), diff = useAsked<Difference>(open ? path(of) + "/diff" : "", { from: answer.from, to: answer.to });
   // Of another object under the same name, everybody expects another identity.
   const summary = arrows(of.summary).split(", ").filter((part) => !of.recreated || !/^(uid|creationTimestamp) /.test(part)).join(", ");
   return <li><button class="plain fold" aria-expanded={open} aria-label={`Difference of ${of.name}`} onClick={() => show(!open)}>{open ? "▾" : "▸"}</button>
     <Verb type={typeOf(of.change)} /><span class="kind">{of.resource.kind}</span><span class="name"><ObjectName of={of} /></span>
     <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
-    {open && <div class="under">{diff === undefined ? <Empty>Reading…</Empty> : diff ? <Unified text={diff} /> : <Empty>No visible difference.</Empty>}</div>}{children}</li>;
+    {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty> : !diff.error && <Empty>Reading…</Empty>}</div>}{children}</li>;
 }
 
 const escape = (s: string) => visible(s).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);

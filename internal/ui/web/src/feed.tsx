@@ -10,13 +10,24 @@ const most = 2000, far = 10_000; // rows that are kept of a live feed, and that 
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
 const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
 
-/** A row, or with `hole` a number of changes of which there are no rows. */
-type Row = Change & { hole?: number };
+/** A row, or with `hole` a number of changes of which there are no rows: they came before it, and after the sequence `after`. */
+type Row = Change & { hole?: number; after?: number };
 
 function merge(newer: Row[], older: Row[]): Row[] {
-  if (newer.every((r) => r.sequence > (older[0]?.sequence ?? 0))) return [...newer, ...older]; // of a frame
-  const known = new Set(older.map((r) => r.sequence));
-  return [...newer.filter((r) => !known.has(r.sequence)), ...older].sort((a, b) => b.sequence - a.sequence);
+  const top = older[0]?.sequence ?? 0;
+  if (newer.every((r) => (r.after ?? r.sequence - 1) >= top)) return [...newer, ...older]; // of a frame
+  const known = new Set(older.map((r) => r.sequence)), fresh = newer.filter((r) => !known.has(r.sequence));
+  return [...without(fresh, older, top), ...without(older, fresh, Infinity)].sort((a, b) => b.sequence - a.sequence);
+}
+
+/** The rows whose holes do not count what others list. What is left of a hole came before these if they reach up to a
+ *  sequence above it, and else after them. */
+function without(rows: Row[], others: Row[], top: number): Row[] {
+  return rows.flatMap((r) => {
+    const listed = r.hole ? others.filter((o) => !o.hole && o.sequence > r.after! && o.sequence < r.sequence) : [], last = listed.at(-1);
+    const left = (r.hole ?? 0) - listed.length;
+    return !last ? [r] : left <= 0 ? [] : top > r.sequence ? [{ ...r, sequence: last.sequence - 0.5, time: last.time, hole: left }] : [{ ...r, hole: left }];
+  });
 }
 
 /** Where the rows end: what follows is asked for by the daemon's own place, or by a time. */
@@ -40,9 +51,11 @@ function add(s: Feed, newer: Row[]): Feed {
 function renew(s: Feed, page: Page): Feed {
   const oldest = page.items.at(-1)?.sequence ?? 0, reaches = !page.continue || s.rows.some((r) => r.sequence >= oldest);
   const next = page.continue ? { continue: page.continue } : undefined;
-  if (!reaches) return { ...s, rows: page.items, next };
+  if (!reaches) return { ...s, rows: page.items, next, page };
   const last = s.rows.at(-1);
-  return add(!last || last.sequence > oldest ? { ...s, next } : s, page.items);
+  if (!last || last.sequence > oldest) s = { ...s, next, page };
+  else if (!s.page && next) s = { ...s, next: { to: last.time } }; // the first page came late
+  return add(s, page.items);
 }
 
 function useFeed(query: Query, past: boolean, held: boolean) {
@@ -60,7 +73,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     const w = waiting.value;
     if (!w.n && !w.page) return;
     waiting.value = { n: 0, rows: [] };
-    set((s) => w.page ? renew(s, { ...w.page, items: w.rows }) : w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : add(s, w.rows));
+    set((s) => w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : w.page ? renew(s, { ...w.page, items: w.rows }) : add(s, w.rows));
   };
   useEffect(() => { if (!held) release(); }, [held]);
 
@@ -95,11 +108,15 @@ function useFeed(query: Query, past: boolean, held: boolean) {
       void load();
       return () => stop.abort();
     }
-    /** Takes the changes since the last answer, or with a place to continue at those of them that were read. */
+    /** Takes the changes since the last answer, or with a place to continue at those of them that were read. While they wait,
+     *  those that are listed stay among them: they show that the page reaches the list. */
     const take = (page: Page) => {
       if (!holding.current) return set((s) => page.continue ? renew(s, page) : add(s, page.items));
-      const w = waiting.value, rows = merge(page.items.filter((r) => r.sequence > newest.current), page.continue ? [] : w.rows).slice(0, most);
-      waiting.value = { n: rows.length, rows, page: page.continue ? page : w.page };
+      const w = waiting.value, all = merge(page.items, page.continue ? [] : w.rows);
+      waiting.value = {
+        n: all.filter((r) => r.sequence > newest.current).length, rows: all.slice(0, most),
+        cut: all.length > most || w.cut && !page.continue, page: page.continue ? page : w.page,
+      };
     };
     const again = () => {
       missed = true;
@@ -112,8 +129,8 @@ function useFeed(query: Query, past: boolean, held: boolean) {
           answered.current = page.to;
           take(page);
         } catch (error) {
-          answered.current = ""; // its clock may have been set back
-          missed ||= passing(error);
+          answered.current = "";
+          missed ||= !!from || passing(error); // without a time to begin at: the daemon's clock may have been set back
         }
         timer = 0;
         if (missed && !stop.signal.aborted) again();
@@ -131,12 +148,12 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         loaded = true;
       },
       lost: () => { void load(); },
-      frame: (f: Frame) => {
+      frame: (f: Frame, after: number) => {
         const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
         counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length };
-        if (asks) return again();
+        if (asks) return total || f.unreadable ? again() : undefined;
         const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
-        if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length });
+        if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length, after });
         if (!holding.current) set((s) => add(s, rows));
         else {
           const w = waiting.value, all = merge(rows, w.rows);

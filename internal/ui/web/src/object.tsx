@@ -1,20 +1,45 @@
 // Object: its versions, what each changed, and its state at each.
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, type Gap, type Json, type Owned, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
-/** What Kubernetes Events say about an object since a time, the newest first. */
-function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): Change[] {
+const depth = 8; // pages of a search, each of which takes the daemon half a second at most
+
+/** The newest changes of the history: a page, and those that continue it. Where it ends before the last has continue and reached. */
+async function searched(path: string, query: Query, stop: AbortSignal): Promise<Page> {
+  const first = await get<Page>(path, query, stop), items = [...first.items];
+  let last = first;
+  for (let n = 1; n < depth && last.continue; n++) {
+    try {
+      last = await get<Page>(path, { ...query, continue: last.continue }, stop);
+    } catch (error) {
+      if (stop.aborted) throw error;
+      break;
+    }
+    items.push(...last.items);
+  }
+  return { ...last, to: first.to, items };
+}
+
+/** What Kubernetes Events say about an object in a period, the newest first, and the time that the search came back to if that
+ *  is not its beginning. */
+function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string } {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
-  const page = useAsked<Page>(watched && kind && from ? "history" : "", {
-    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, from, to, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
-  }, 10_000);
-  return (page.value?.items ?? []).filter((c) => c.type === "added" || c.type === "updated");
+  const path = watched && kind && from ? "history" : "", query = {
+    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
+  };
+  const past = useAsked<Page>(path, { ...query, from, to }, 0, searched);
+  // What comes later begins a minute before: a record is written a moment after its time.
+  const begin = past.value && past.current && !to ? new Date(Date.parse(past.value.to) - 60_000).toISOString() : "";
+  const later = useAsked<Page>(begin && path, { ...query, from: begin }, 10_000);
+  const all = new Map([...past.value?.items ?? [], ...later.value?.items ?? []].map((c) => [c.sequence, c]));
+  const apart = later.value?.continue && Date.parse(later.value.reached!) > Date.parse(past.value!.to), end = apart ? later.value : past.value;
+  return { said: [...all.values()].filter((c) => c.type === "added" || c.type === "updated").sort((a, b) => b.sequence - a.sequence), reached: end?.continue && end.reached };
 }
 
 export function ObjectView({ status }: { status?: Status }) {
@@ -34,11 +59,16 @@ export function ObjectView({ status }: { status?: Status }) {
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
-  const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
+  // A deletion leaves no state: the kind is that of any version.
+  const kind = useRef<string>(undefined), alive = items.find((i) => i.type !== "deleted");
+  const living = useAsked<State>(version?.type === "deleted" && alive && !kind.current && !recording ? base : "", { version: alive?.sequence });
+  kind.current ??= ((state.value?.object ?? living.value?.object) as { kind?: string } | undefined)?.kind;
+  const { said, reached } = useEvents(status, namespace, name, kind.current, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
-  const after = (g: Gap, i: number) => !!items[i] && Date.parse(g.to) > Date.parse(items[i].time);
-  const gaps = (i: number) => versions.value!.gaps.filter((g) => after(g, i) && !after(g, i - 1)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
+  const later = (time: string, i: number) => !!items[i] && Date.parse(time) > Date.parse(items[i].time);
+  const between = (time: string, i: number) => later(time, i) && !later(time, i - 1); // the version and the one that followed
+  const gaps = (i: number) => versions.value!.gaps.filter((g) => between(g.to, i)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   const page = (of?: Versions) => change({ end: of?.items.at(-1)?.time, continue: of?.continue, v: "", w: "" });
   useLayoutEffect(() => { // at once: a key is about what is shown
@@ -69,6 +99,7 @@ export function ObjectView({ status }: { status?: Status }) {
         {items.map((v, i) => <>
           {gaps(i)}
           {events(v.sequence, items[i - 1]?.sequence)}
+          {reached && between(reached, i) && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>

@@ -3,7 +3,7 @@ import type { ReadonlySignal } from "@preact/signals";
 import { Component, type ComponentChildren, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
-import { link } from "./place";
+import { link, place } from "./place";
 import { clock, count, resourceName, some, span } from "./text";
 
 export const glyphs: Record<Type, string> = { added: "+", updated: "~", deleted: "−", sync: "=", gap: "⌁" };
@@ -175,9 +175,11 @@ export function Field(props: { label: string; value: string; onValue: (v: string
     set(props.value);
   }, [props.value]);
   useEffect(() => () => clearTimeout(timer.current), []);
+  const { view, path } = place.peek();
   const give = (v: string) => {
     clearTimeout(timer.current);
-    if (v.trim() === given.current) return;
+    const at = place.peek(); // of another place, if the field loses the focus as it goes
+    if (v.trim() === given.current || at.view !== view || at.path.join("/") !== path.join("/")) return;
     given.current = v.trim();
     props.onValue(v.trim());
   };

@@ -40,7 +40,7 @@ export function link(view: string, path: string[] = [], query: Record<string, st
 
 /** Changes parts of the query: by a step of the browser's history, or in place. */
 export function change(query: Record<string, string | number | undefined>, step = true) {
-  const { view, path, query: old } = place.value;
+  const { view, path, query: old } = parse(); // which is ahead of the place until the browser reports it
   const next = link(view, path, { ...Object.fromEntries(old), ...query });
   if (next === location.hash) return;
   if (step) location.hash = next;
