@@ -731,7 +731,7 @@ func (r *Reader) outside(a *around, entries []entry, unselected func(*compact.Ob
 		return false, err
 	}
 	last, err := r.inflater.Dictionaries.Object(r.show(rec.Record, rec.Object), compact.Body{})
-	return err == nil && unselected(last), nil //nolint:nilerr // like one that cannot be read
+	return err == nil && unselected(last), nil // one that cannot be read may have been selected
 }
 
 // tookEntry reports whether the entry of an object was damaged, and recorded again with its gap, if that is known. If the object

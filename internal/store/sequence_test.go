@@ -65,8 +65,12 @@ func TestRaisedSequences(t *testing.T) {
 		clock time.Time
 		jumps bool
 	}{
-		{testEpoch.Add(time.Hour), true}, {testEpoch.Add(2 * time.Hour), true}, {testEpoch, false},
-		{latestClock, false}, {time.Unix(0, 0), false}, {testEpoch.Add(3 * time.Hour), true},
+		{testEpoch.Add(time.Hour), true},
+		{testEpoch.Add(2 * time.Hour), true},
+		{testEpoch, false},
+		{latestClock, false},
+		{time.Unix(0, 0), false},
+		{testEpoch.Add(3 * time.Hour), true},
 	} {
 		now = tc.clock
 		if err := s.RaiseSequences(); err != nil {
