@@ -1112,12 +1112,7 @@ func TestNoise(t *testing.T) {
 			w.must(err)
 			histogram, err := w.r.Histogram(t.Context(), f, 3)
 			w.must(err)
-			counted := 0
-			for _, b := range histogram.Buckets {
-				for _, n := range b.Counts {
-					counted += n
-				}
-			}
+			n := sum(&histogram)
 			want, noise := 21, 14
 			if f.NoNoise {
 				want = 7
@@ -1125,8 +1120,8 @@ func TestNoise(t *testing.T) {
 			if f.Manager == "kubectl" {
 				want, noise = 0, 0
 			}
-			if len(page.Items) != want || counted != want || histogram.Noise != noise {
-				t.Errorf("%+v: %d changes, %d counted and %d of noise, want %d and %d", f, len(page.Items), counted, histogram.Noise, want, noise)
+			if len(page.Items) != want || n != want || histogram.Noise != noise {
+				t.Errorf("%+v: %d changes, %d counted and %d of noise, want %d and %d", f, len(page.Items), n, histogram.Noise, want, noise)
 			}
 		}
 	})

@@ -874,12 +874,7 @@ func (w *world) checkPeriod(from, to time.Time) {
 	}
 	h, err := w.r.Histogram(ctx, Filter{From: from, To: to, Types: []event.Type{event.Added, event.Updated, event.Deleted}}, 1+w.rng.IntN(MaxBuckets))
 	w.must(err)
-	n := 0
-	for _, b := range h.Buckets {
-		for _, k := range b.Counts {
-			n += k
-		}
-	}
+	n := sum(&h)
 	if h.Complete && missed {
 		w.Errorf("the counts from %v to %v are complete, and some changes were unseen", from, to)
 	}
@@ -1231,6 +1226,16 @@ func (w *world) turn(wild, skewed bool) {
 			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
 		}
 	}
+}
+
+// sum is how many changes are in the buckets.
+func sum(h *Histogram) (n int) {
+	for _, b := range h.Buckets {
+		for _, k := range b.Counts {
+			n += k
+		}
+	}
+	return n
 }
 
 // fill writes records of objects in turn, three milliseconds apart, and the states of the last

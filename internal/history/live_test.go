@@ -25,16 +25,12 @@ func TestHistogramOfAllTimes(t *testing.T) {
 			for _, buckets := range []int{1, 2, 60, MaxBuckets} {
 				h, err := w.r.Histogram(t.Context(), Filter{From: from}, buckets)
 				w.must(err)
-				n := 0
 				for i, b := range h.Buckets {
-					for _, k := range b.Counts {
-						n += k
-					}
 					if i > 0 && !b.From.After(h.Buckets[i-1].From) {
 						t.Errorf("from %v bucket %d of %d begins at %v", from, i, buckets, b.From)
 					}
 				}
-				if n != 11 {
+				if n := sum(&h); n != 11 {
 					t.Errorf("from %v %d changes are in %d buckets, want 11", from, n, buckets)
 				}
 			}
@@ -77,13 +73,7 @@ func TestCountsOfPages(t *testing.T) {
 			w.must(err)
 			h, err := w.r.Histogram(t.Context(), f, 10)
 			w.must(err)
-			n := 0
-			for _, b := range h.Buckets {
-				for _, k := range b.Counts {
-					n += k
-				}
-			}
-			if n != len(p.Items) {
+			if n := sum(&h); n != len(p.Items) {
 				t.Errorf("from %v to %v there are %d changes, and %d in the buckets", f.From, f.To, len(p.Items), n)
 			}
 		}

@@ -466,8 +466,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	var order []*net
 	keep := func(row *headline.Row) bool {
 		c.Scanned++
-		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
-			(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name)
+		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) && f.selectsTexts(row)
 	}
 	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
