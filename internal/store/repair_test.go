@@ -853,13 +853,19 @@ func TestWritesResumeAfterRepair(t *testing.T) {
 		}
 	})
 	still, last := 0, int64(0)
-	eventually(t, "writes stop", func() bool {
+	stopped := func() bool {
 		n := written.Load()
 		if still++; n != last || int(s.db.Metrics().Levels[0].Sublevels) < engine.Level0StopWrites(smallTables) {
 			still, last = 0, n
 		}
 		return still > 20
-	})
+	}
+	// It takes some thousand flushes and compactions, on a loaded machine more than one wait.
+	for waits := 0; !waittest.Holds(stopped); waits++ {
+		if waits == 4 {
+			t.Fatalf("writes go on after %d: %v", written.Load(), s.db.Metrics())
+		}
+	}
 	end := runStore(t, s)
 	eventually(t, "writes resume", func() bool { return written.Load() > last+100 })
 	stop.Store(true)
