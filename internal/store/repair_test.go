@@ -27,6 +27,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/store/salvage"
 	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 // smallTables makes memtables and tables of 256 KiB, and ingest waits at 12 tables
