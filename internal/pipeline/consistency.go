@@ -339,7 +339,7 @@ func (a *audit) relist(ctx context.Context) error {
 }
 
 // restoreLost has the informers list again the resources of which a repair of the store has removed recorded states. The lists
-// record what exists; what was deleted meanwhile is told by a gap.
+// record what exists; a gap stands for what was deleted meanwhile.
 func (m *Manager) restoreLost(ctx context.Context) {
 	partitions, as := m.store.LostStates()
 	for _, partition := range partitions {

@@ -278,7 +278,7 @@ func TestFarewellCutShort(t *testing.T) {
 	}
 }
 
-// TestRepairOfTheLedger has a repair of the store remove recorded states while watcherd runs. Deletions of their objects are told,
+// TestRepairOfTheLedger has a repair of the store remove recorded states while watcherd runs. Deletions of their objects are reported,
 // behind gaps; of the others without. Then the resource is listed again, which records what exists, and nothing is out of the ordinary.
 func TestRepairOfTheLedger(t *testing.T) {
 	const n = 300
