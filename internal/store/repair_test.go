@@ -485,6 +485,9 @@ func TestRepairCutShort(t *testing.T) {
 				t.Fatalf("%+v, %d writes", want, len(crashed)/2)
 			}
 			for i, fs := range crashed {
+				if raceEnabled && i/2%4 != 0 {
+					continue // all of them without -race
+				}
 				s, err := Open("store", Options{FS: fs, firstSequence: 1})
 				if err != nil {
 					t.Fatalf("write %d: %v", i/2, err)
