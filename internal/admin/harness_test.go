@@ -287,11 +287,11 @@ func (f *fixture) View(resource string) (View, error) {
 }
 
 func (f *fixture) Recorded(name string) (resource event.Resource, namespaced bool, err error) {
-	if v, err := f.View(name); err == nil {
-		resource, namespaced, _ = v.About()
-	} else {
+	v, err := f.View(name)
+	if err != nil {
 		return resource, false, err
 	}
+	resource, namespaced, _ = v.About()
 	return resource, namespaced, nil
 }
 

@@ -92,7 +92,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, err = w.Write(append(body, '\n')) //nolint:gosec // JSON, like the content type
+	_, err = w.Write(append(body, '\n'))
 	return ignoreGone(err)
 }
 
