@@ -226,7 +226,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 	query.Set("at", at.UTC().Format(time.RFC3339Nano))
 	inexact := map[history.As][]string{} // names of objects
 	defer func() { printInexact(g.cmd.ErrOrStderr(), inexact) }()
-	for {
+	for as := history.Exact; ; {
 		var page history.List
 		if err := g.client.Get(ctx, path, query, &page); err != nil {
 			return err
@@ -242,9 +242,12 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 				}
 			}
 		}
+		if as == history.Exact {
+			as = page.As
+		}
 		if page.Continue == "" {
-			if page.As != history.Exact {
-				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing: %s\n", worthWords(page.As))
+			if as != history.Exact {
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing: %s\n", worthWords(as))
 			}
 			return nil
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,7 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
@@ -49,6 +53,35 @@ func TestEachObject(t *testing.T) {
 	})
 	if want := []string{`{"name":"a"}`, `{"name":"b"}`, `{"name":"c"}`}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %s; want %s", err, got, want)
+	}
+}
+
+// TestPagesOfATime: objects that may be missing from one page of a list of a time may be missing from the list.
+func TestPagesOfATime(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := history.List{As: history.Gap, Items: []history.State{}, Continue: "ns/a"}
+		if r.FormValue("continue") != "" {
+			page.As, page.Continue = history.Exact, ""
+		}
+		if err := json.NewEncoder(w).Encode(page); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	var notes strings.Builder
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	cmd.SetErr(&notes)
+	g := &getter{getOptions: &getOptions{at: "1h", output: "json"}, cmd: cmd}
+	var err error
+	if g.printer, err = newObjectPrinter(io.Discard, g.output); err != nil {
+		t.Fatal(err)
+	}
+	if g.client, err = (&adminFlags{url: s.URL}).client(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.each("pods", url.Values{}, func([]byte) error { return nil }); err != nil || !strings.Contains(notes.String(), "objects may be missing") {
+		t.Errorf("%v, %q", err, &notes)
 	}
 }
 

@@ -265,3 +265,28 @@ func noise(n int) string {
 	}
 	return b.String()
 }
+
+// TestRecordingOfANode: objects in no namespace are in the recording and its page.
+func TestRecordingOfANode(t *testing.T) {
+	r := newTaping(t, 1)
+	const nodePath = "/api/v1/nodes"
+	r.api.Serve(nodePath, "v1", "Node")
+	r.before = func(w http.ResponseWriter, req *http.Request) bool {
+		if req.URL.Path != "/api" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		_, _ = io.WriteString(w, strings.Replace(onlyPods, `}}]}]}]}`, `}},
+ {"resource":"nodes","singularResource":"node","scope":"Cluster","verbs":["get","list","watch"],"responseKind":{"group":"","version":"v1","kind":"Node"}}]}]}]}`, 1))
+		return true
+	}
+	r.during = func() { r.api.Put(nodePath, "", "worker", nil) }
+	printed, err := r.run()
+	if err != nil || !strings.Contains(printed, complete) || !strings.Contains(printed, "nodes/worker") {
+		t.Errorf("%v\n%s", err, printed)
+	}
+	page, err := os.ReadFile(filepath.Join(r.dir, recordedPage))
+	if err != nil || !bytes.Contains(page, []byte(`objects/nodes/-/worker\u0026version=`)) {
+		t.Errorf("the page has %d bytes without the state of the node, %v", len(page), err)
+	}
+}

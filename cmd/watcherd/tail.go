@@ -146,7 +146,7 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 			return nil //nolint:nilerr // interrupted, or there is no more to print
 		case !connected && !began:
 			return err
-		case noFollow && err == nil:
+		case noFollow && err == nil && !t.cut:
 			return nil
 		}
 		// A daemon that starts or stops answers 503.
@@ -174,6 +174,7 @@ type tail struct {
 	left       int    // events to print; 0: no bound
 	any        bool   // an event was printed, or will be
 	done       bool
+	cut        bool // the daemon has ended the stream before there was no more to send
 }
 
 // connect prints what one connection brings. began reports whether there was one.
@@ -187,6 +188,7 @@ func (t *tail) connect(ctx context.Context, c *client.Client, query url.Values) 
 		return false, err
 	}
 	defer resp.Body.Close()
+	t.cut = false
 	err = t.read(resp.Body)
 	return true, errors.Join(err, t.printQuiet())
 }
@@ -314,7 +316,7 @@ func (t *tail) note(name string, data []byte) error {
 	case admin.StreamUnreadable:
 		text = fmt.Sprintf("event %d cannot be read: %s", d.Sequence, d.Error)
 	case admin.StreamEnd:
-		text = d.Reason
+		text, t.cut = d.Reason, true
 	}
 	_, err := fmt.Fprintln(t.notes, "watcherd: "+clean(strings.TrimSpace(text)))
 	return err

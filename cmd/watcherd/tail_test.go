@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -58,5 +61,35 @@ func TestTailOfAnOutage(t *testing.T) {
 		if !ok {
 			t.Errorf("%s: got\n%swant %q", name, out.String(), tc.want)
 		}
+	}
+}
+
+// TestTailToTheEnd: with --no-follow a daemon that stops meanwhile is not the end of the log.
+func TestTailToTheEnd(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	line := func(sequence uint64) string {
+		e := event.Event{ID: "a", Cluster: "c", Sequence: sequence, Type: event.Added, Time: began, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Name: fmt.Sprint("pod-", sequence)}
+		return fmt.Sprintf("id: %d\nevent: added\ndata: %s\n\n", sequence, event.AppendCloudEvent(nil, &e))
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text := line(1) + "event: end\ndata: {\"reason\":\"the daemon is stopping\"}\n\n"
+		if r.Header.Get("Last-Event-ID") == "1" {
+			text = line(2)
+		}
+		_, _ = io.WriteString(w, text)
+	}))
+	t.Cleanup(s.Close)
+	client, err := (&adminFlags{url: s.URL}).client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	tail := &tail{out: &out, notes: io.Discard}
+	if err := tail.follow(t.Context(), client, url.Values{"follow": {"false"}}, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "pod-1") || !strings.Contains(got, "pod-2") {
+		t.Errorf("it prints\n%s", got)
 	}
 }

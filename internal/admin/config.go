@@ -79,6 +79,9 @@ type ConfigProblem struct {
 type Objects interface {
 	// View takes names as kubectl does.
 	View(resource string) (View, error)
+	// Recorded returns the resource of a name that View takes, and whether its objects are in namespaces: also of one that
+	// no watch reads, or that the cluster does not serve, if the history has it.
+	Recorded(name string) (resource event.Resource, namespaced bool, err error)
 }
 
 // View reads one resource.

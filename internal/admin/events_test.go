@@ -61,7 +61,7 @@ func TestStreamResumes(t *testing.T) {
 	f.expect(got, body, 400, "Last-Event-ID")
 }
 
-// TestSinceATime finds the place in a log by its times.
+// TestSinceATime finds the place in a log by its times, of which some are earlier than those before.
 func TestSinceATime(t *testing.T) {
 	f := newFixture(t).serve()
 	first := f.store.LogStats().First
@@ -69,11 +69,13 @@ func TestSinceATime(t *testing.T) {
 	for i := range 100 {
 		e := change(event.Added, "a", fmt.Sprintf("n%d", i))
 		e.Time = begin.Add(time.Duration(i) * time.Minute)
-		f.record(e)
+		late := change(event.Deleted, "a", fmt.Sprintf("late%d", i))
+		late.Time = e.Time.Add(-30 * time.Second)
+		f.record(e, late)
 	}
 	for _, i := range []int{0, 1, 49, 50, 98, 99} {
 		s := f.stream("/api/v1/events?limit=1&since=" + begin.Add(time.Duration(i)*time.Minute).Format(time.RFC3339))
-		expectEvent(t, s.next(), first+uint64(i), "added", fmt.Sprintf(`"name":"n%d"`, i))
+		expectEvent(t, s.next(), first+2*uint64(i), "added", fmt.Sprintf(`"name":"n%d"`, i))
 		if more := s.next(); more != "" {
 			t.Errorf("more than the limit: %s", more)
 		}

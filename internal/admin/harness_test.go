@@ -286,6 +286,15 @@ func (f *fixture) View(resource string) (View, error) {
 	return f, nil
 }
 
+func (f *fixture) Recorded(name string) (resource event.Resource, namespaced bool, err error) {
+	v, err := f.View(name)
+	if err != nil {
+		return resource, false, err
+	}
+	resource, namespaced, _ = v.About()
+	return resource, namespaced, nil
+}
+
 func (f *fixture) Columns(context.Context) []columns.Column { return nil }
 
 func (f *fixture) About() (resource event.Resource, namespaced bool, unsynced string) {

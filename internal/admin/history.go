@@ -251,31 +251,32 @@ func noVersion(err error, o *history.Object) error {
 	return err
 }
 
-// objectVersion answers with the state that a version of an object left.
-func (s *Server) objectVersion(w http.ResponseWriter, r *http.Request, o history.Object, version uint64) error {
+// pastObjects answers as objects does, of the time at, or of when the change version was the last if that is not 0: with one
+// state, or a page of them.
+func (s *Server) pastObjects(w http.ResponseWriter, r *http.Request, at time.Time, version uint64) error {
 	release, ok := take(r, s.asks)
 	if !ok {
 		return nil
 	}
 	defer release()
-	state, err := s.cfg.History.AtVersion(o, version)
+	resource, namespaced, err := s.cfg.Objects.Recorded(r.PathValue("resource"))
 	if err != nil {
-		return noVersion(err, &o)
+		return err
 	}
-	return answer(w, state)
-}
-
-// objectsAt answers as objects does, of the time at: with one state, or a page of them.
-func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource event.Resource, namespace, name string, at time.Time) error {
-	release, ok := take(r, s.asks)
-	if !ok {
-		return nil
+	namespace, name := objectOf(r, namespaced)
+	if version != 0 && (name == "" || !at.IsZero()) {
+		return problemf(http.StatusBadRequest, "version is one of an object, without a time: name the object, and leave at out")
 	}
-	defer release()
 	if name != "" {
-		state, err := s.cfg.History.At(r.Context(), history.Object{Resource: resource, Namespace: namespace, Name: name}, at)
+		o := history.Object{Resource: resource, Namespace: namespace, Name: name}
+		var state history.State
+		if version != 0 {
+			state, err = s.cfg.History.AtVersion(o, version)
+		} else {
+			state, err = s.cfg.History.At(r.Context(), o, at)
+		}
 		if err != nil {
-			return err
+			return noVersion(err, &o)
 		}
 		return answer(w, state)
 	}
@@ -300,27 +301,27 @@ func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource even
 }
 
 func (s *Server) historyObject(r *http.Request) (history.Object, error) {
-	view, err := s.cfg.Objects.View(r.PathValue("resource"))
+	resource, namespaced, err := s.cfg.Objects.Recorded(r.PathValue("resource"))
 	if err != nil {
 		return history.Object{}, err
 	}
-	resource, namespaced, _ := view.About()
-	o := history.Object{Resource: resource, Name: r.PathValue("name")}
-	if namespaced {
-		o.Namespace = r.PathValue("first")
-	}
-	return o, nil
+	namespace, name := objectOf(r, namespaced)
+	return history.Object{Resource: resource, Namespace: namespace, Name: name}, nil
 }
 
 func (s *Server) historyFilter(query url.Values) (history.Filter, error) {
 	f := history.Filter{Namespace: query.Get("namespace"), Name: query.Get("name"), Manager: query.Get("manager")}
+	if strings.Contains(f.Namespace, ",") {
+		return f, problemf(http.StatusBadRequest, "namespace %q: name one, or leave it out for all", f.Namespace)
+	}
 	if name := query.Get("resource"); name != "" {
-		view, err := s.cfg.Objects.View(name)
+		resource, namespaced, err := s.cfg.Objects.Recorded(name)
 		if err != nil {
 			return f, err
 		}
-		resource, _, _ := view.About()
-		f.Resource = &resource
+		if f.Resource = &resource; !namespaced {
+			f.Namespace = "" // as in the paths of its objects
+		}
 	}
 	shown, err := noise(query)
 	if err != nil {

@@ -81,6 +81,11 @@ func TestHistory(t *testing.T) {
 		"history/histogram?from=1h&to=2h":                     {400, "after its end"},
 		"changes?from=1h&to=2h":                               {400, "after its end"},
 		"history?from=2099-01-31T12:00:00Z":                   {400, "after its end"},
+		"history?to=2026-01-31T12:00:00+02:00":                {200, `"to":"2026-01-31T10:00:00Z"`},
+		"history?to=2026-01-31T12:00:00%2B24:00":              {200, `"to":"2026-01-30T12:00:00Z"`},
+		"history?to=0000-01-01T00:00:00%2B14:00":              {200, `"to":"0001-01-01T00:00:00.000000001Z"`},
+		"history?to=2026-01-31%2012:00:00Z":                   {400, "neither how long ago"},
+		"history?namespace=a,b":                               {400, "name one"},
 	} {
 		code, body := f.get("/api/v1/" + path)
 		f.expect(code, body, want.code, want.says)

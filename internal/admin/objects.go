@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
-	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -44,50 +44,41 @@ const (
 // for objects without spec, status and data. ?at= asks the history for the states of a time, ?version= for
 // the one that a version of an object left.
 func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
-	view, err := s.cfg.Objects.View(r.PathValue("resource"))
-	if err != nil {
-		return err
-	}
-	resource, namespaced, unsynced := view.About()
 	query := r.URL.Query()
 	bare, err := boolean(query, "metadata")
 	if err != nil {
 		return err
 	}
-	first, name := r.PathValue("first"), r.PathValue("name")
-	if !namespaced && name == "" {
-		first, name = "", first
-	}
-	if namespaced && first == "" {
-		first = query.Get("namespace")
-	}
 	version, err := sequence(query, "version")
 	if err != nil {
 		return err
 	}
-	switch at, err := gone(query, "at"); {
-	case err != nil:
+	at, err := gone(query, "at")
+	if err != nil {
 		return err
-	case version != 0 && (name == "" || !at.IsZero()):
-		return problemf(http.StatusBadRequest, "version is one of an object, without a time: name the object, and leave at out")
-	case version != 0:
-		return s.objectVersion(w, r, history.Object{Resource: resource, Namespace: first, Name: name}, version)
-	case !at.IsZero():
-		return s.objectsAt(w, r, resource, first, name, at)
 	}
+	if version != 0 || !at.IsZero() {
+		return s.pastObjects(w, r, at, version)
+	}
+	view, err := s.cfg.Objects.View(r.PathValue("resource"))
+	if err != nil {
+		return err
+	}
+	resource, namespaced, unsynced := view.About()
+	namespace, name := objectOf(r, namespaced)
 	release, ok := take(r, s.reads)
 	if !ok {
 		return nil
 	}
 	defer release()
 	if name == "" {
-		return list(r.Context(), w, query, view, first, bare)
+		return list(r.Context(), w, query, view, namespace, bare)
 	}
-	o := view.Get(first, name)
+	o := view.Get(namespace, name)
 	if o == nil {
 		where := ""
 		if namespaced {
-			where = " in namespace " + first
+			where = " in namespace " + namespace
 		}
 		why := ""
 		if unsynced != "" {
@@ -101,8 +92,18 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, err = w.Write(append(body, '\n')) //nolint:gosec // JSON, like the content type
+	_, err = w.Write(append(body, '\n'))
 	return ignoreGone(err)
+}
+
+// objectOf is the namespace and the name that the path and the query of a request for objects have: of a resource without
+// namespaces the path has the name alone, or behind a - in place of a namespace.
+func objectOf(r *http.Request, namespaced bool) (namespace, name string) {
+	first, name := r.PathValue("first"), r.PathValue("name")
+	if !namespaced {
+		return "", cmp.Or(name, first)
+	}
+	return cmp.Or(first, r.URL.Query().Get("namespace")), name
 }
 
 // selection is what a list of objects is asked for: those with these labels, and how many.

@@ -128,9 +128,28 @@ func (s *Server) place(q *streamQuery, lastID, since string) error {
 	return nil
 }
 
-// firstSince finds the sequence of the first event at or after a time, by halves:
-// times rise with sequences, except where the clock was set back.
+// disorder is how far times fall with sequences while the clock is not set back: deletions that a list shows have its time.
+const disorder = time.Minute
+
+// firstSince finds the sequence of the first event at or after a time.
 func (s *Server) firstSince(at time.Time) uint64 {
+	low, first := s.halved(at.Add(-disorder))
+	err := s.cfg.Log.Headlines(max(low, 1)-1, func(row *headline.Row) bool {
+		early := row.Time().Before(at)
+		if !early {
+			first = row.Sequence
+		}
+		return early
+	})
+	if err != nil { // they are damaged: rather more events than too few
+		return low
+	}
+	return first
+}
+
+// halved finds the sequence of an event that none since a time is before, by halves: times rise with sequences, except by the
+// disorder and where the clock was set back. end is that of the next event of the log.
+func (s *Server) halved(at time.Time) (low, end uint64) {
 	low, last := s.cfg.Log.Bounds()
 	high := last + 1
 	for low < high {
@@ -145,7 +164,7 @@ func (s *Server) firstSince(at time.Time) uint64 {
 			high = middle
 		}
 	}
-	return low
+	return low, last + 1
 }
 
 // ParseSince reads a point in time as people give it: how long ago (90s, 2h, 3d) or
@@ -154,9 +173,12 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	if d, err := days.ParseDuration(strings.TrimPrefix(text, "-")); err == nil {
 		return now.Add(-d.Abs()), nil
 	}
-	at, err := time.Parse(time.RFC3339, text)
+	at, err := time.Parse(time.RFC3339, strings.Replace(text, " ", "+", 1)) // as a URL has it, where a plus sign stands for a blank
 	if err != nil {
 		return at, problemf(http.StatusBadRequest, "%q is neither how long ago (15m, 2h, 3d) nor a time (2026-01-31T12:00:00Z)", text)
+	}
+	if at = at.UTC(); at.Before(time.Time{}) { // by its zone: JSON has no such year
+		at = time.Time{}
 	}
 	return at, nil
 }
@@ -184,11 +206,10 @@ func (s *Server) resource(name string) (selector.Resource, error) {
 	if p, err := selector.ParseResource(name); err == nil && p.Wildcard() {
 		return p, nil
 	}
-	view, err := s.cfg.Objects.View(name)
+	r, _, err := s.cfg.Objects.Recorded(name)
 	if err != nil {
 		return selector.Resource{}, err
 	}
-	r, _, _ := view.About()
 	return selector.ResourceOf(schema.GroupResource{Group: r.Group, Resource: r.Resource}), nil
 }
 

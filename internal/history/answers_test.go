@@ -936,8 +936,12 @@ func TestOwned(t *testing.T) {
 		owned := func(name, kind, owner, uid string) *compact.Object {
 			w.version++
 			w.shown.Store(int64(w.version))
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":%q,"controller":true}]}}`,
-				name, name, w.version, kind, owner, uid))
+			is := `"apiVersion":"v1","kind":"Pod"`
+			if name == "b" {
+				is = `"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadata"`
+			}
+			return w.encode(fmt.Appendf(nil, `{%s,"metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":%q,"name":%q,"uid":%q,"controller":true}]}}`,
+				is, name, name, w.version, kind, owner, uid))
 		}
 		h := w.c.Handler(w.feed)
 		time.Sleep(2 * time.Minute)

@@ -495,12 +495,16 @@ func (r *Reader) unselected(resource event.Resource, t time.Time) (f func(o *com
 			settled = false
 			return nil
 		}
+		selects, err := c.MaySelect()
+		if err != nil { // as an earlier release has noted them
+			settled = false
+			return nil //nolint:nilerr // not known
+		}
 		if c.SettledSince.After(since) {
 			since = c.SettledSince
 		}
-		selects, err := c.MaySelect()
 		may = append(may, func(o *compact.Object) bool { return (in == "" || in == o.GetNamespace()) && selects(o) })
-		return err
+		return nil
 	})
 	if err != nil || !settled || may == nil {
 		return nil, time.Time{}, err
@@ -630,7 +634,11 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 	return w, err
 }
 
-// Known is a resource with a history.
+// metadataKind is the kind that objects of all kinds have of which a watch reads the metadata alone.
+const metadataKind = "PartialObjectMetadata"
+
+// Known is a resource with a history. Its version and kind are empty if only the metadata of its objects is recorded, and none of
+// its changes.
 type Known struct {
 	event.Resource
 	Namespaced bool
@@ -641,7 +649,11 @@ func (r *Reader) Resources() ([]Known, error) {
 	found := map[Object]Known{}
 	add := func(k Known) {
 		of := key(Object{Resource: k.Resource})
-		k.Namespaced = k.Namespaced || found[of].Namespaced
+		before := found[of]
+		if k.Kind == "" { // of an object's metadata
+			k.Kind, k.Version = before.Kind, before.Version
+		}
+		k.Namespaced = k.Namespaced || before.Namespaced
 		found[of] = k
 	}
 	stats := r.store.LogStats()
@@ -663,8 +675,11 @@ func (r *Reader) stated(f func(Known)) error {
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
 		_, err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
-			version := strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
-			f(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
+			k := Known{event.Resource{Group: gr.Group, Resource: gr.Resource}, o.GetNamespace() != ""}
+			if o.Kind() != metadataKind {
+				k.Kind, k.Version = o.Kind(), strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
+			}
+			f(k)
 			return ledger.ErrEnough
 		})
 		if err = ledger.IgnoreUnreadable(err); err != nil {

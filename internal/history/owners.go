@@ -349,18 +349,26 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 			return has || !now && !here && !out.Truncated
 		}
 		for after := ""; ; {
+			var unread error
 			_, next, _, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
 					return false
 				}
+				if ok && item.Resource.Kind == metadataKind {
+					item.Resource = resource
+					var rec *stored
+					if rec, unread = r.read(s.before); rec != nil {
+						item.Resource = rec.Event.Resource
+					}
+				}
 				if ok {
 					out.Items = append(out.Items, item)
 				}
-				return true
+				return unread == nil
 			})
-			if err != nil {
+			if err = cmp.Or(err, unread); err != nil {
 				return out, err
 			}
 			if after = next; after == "" || late() {

@@ -162,6 +162,11 @@ func TestListOfASelection(t *testing.T) {
 		narrow := w.rest()
 		check("selected until then", all, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 		check("not selected", narrow, Exact, map[string]As{"old": Exact})
+		c, _, err := w.r.ledger.Checkpoint(w.feed.ID)
+		w.must(err)
+		c.Kept[0].Rules.Labels = "app web"
+		w.must(ledger.PutMeta(w.st, ledger.CheckpointMeta(w.feed.ID), ledger.Encode(&c)))
+		check("by rules that another release reads", narrow, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 	})
 }
 

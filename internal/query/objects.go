@@ -33,8 +33,13 @@ type View struct {
 	reader     *Reader
 	about      event.Resource
 	namespaced bool
+	unserved   bool
 	feeds      []Feed // the fullest first
 }
+
+// Served reports whether the cluster serves the resource. Otherwise it counts as one without namespaces as long as no object is
+// cached.
+func (v *View) Served() bool { return !v.unserved }
 
 // About returns what is read, whether it is in namespaces, and why objects may be missing:
 // empty if the caches are complete.
@@ -171,7 +176,7 @@ func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
 	if len(feeds) == 0 {
 		return nil, &unresolvedError{cause, r.hint(name)}
 	}
-	v := &View{reader: r, about: feeds[0].Resource, feeds: feeds}
+	v := &View{reader: r, about: feeds[0].Resource, unserved: true, feeds: feeds}
 	for _, s := range feeds {
 		for _, obj := range s.cached("") {
 			v.namespaced = obj.GetNamespace() != ""

@@ -169,16 +169,44 @@ func (p *parts) journal() *status.Journal {
 
 func (p *parts) View(name string) (admin.View, error) {
 	v, err := p.reader.View(name)
+	return view{v, p.manager}, refuse(err)
+}
+
+// refuse marks the error of a View.
+func refuse(err error) error {
 	switch {
 	case err == nil:
-		return view{v, p.manager}, nil
+		return nil
 	case errors.Is(err, dynamicfactory.ErrBadPattern):
-		return nil, admin.Refuse(http.StatusBadRequest, err)
+		return admin.Refuse(http.StatusBadRequest, err)
 	case errors.Is(err, dynamicfactory.ErrNotReady):
-		return nil, admin.Refuse(http.StatusServiceUnavailable, err)
+		return admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
-		return nil, admin.Refuse(http.StatusNotFound, err)
+		return admin.Refuse(http.StatusNotFound, err)
 	}
+}
+
+// Recorded implements admin.Objects. What the cluster does not serve or the watches do not read may be of the time before.
+func (p *parts) Recorded(name string) (resource event.Resource, namespaced bool, err error) {
+	v, failure := p.reader.View(name)
+	if failure == nil && v.Served() {
+		resource, namespaced, _ = v.About()
+		return resource, namespaced, nil
+	}
+	all, err := p.Resources()
+	if err != nil {
+		return resource, false, err
+	}
+	if found, err := p.resolver.Resolve(name); err == nil && len(found) == 1 {
+		name = found[0].GVR.Resource + "." + found[0].GVR.Group // no other of the name
+	}
+	if k, unknown := named(all, name); unknown == nil {
+		return k.Resource, k.Namespaced, nil
+	}
+	if failure == nil {
+		resource, namespaced, _ = v.About()
+	}
+	return resource, namespaced, refuse(failure)
 }
 
 // view adds the printer columns, which the API server knows.

@@ -1,6 +1,7 @@
 package watcherd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/columns"
@@ -139,24 +141,51 @@ var shortNames = map[string]string{
 
 // View implements admin.Objects.
 func (a *archive) View(name string) (admin.View, error) {
+	k, err := named(a.resources, name)
+	return past(k), err
+}
+
+// Recorded implements admin.Objects.
+func (a *archive) Recorded(name string) (resource event.Resource, namespaced bool, err error) {
+	k, err := named(a.resources, name)
+	return k.Resource, k.Namespaced, err
+}
+
+// named returns the resource of a name. Of several it is the one that a cluster takes a name without a group for: that of the
+// core group, else of another group of Kubernetes.
+func named(all []history.Known, name string) (history.Known, error) {
 	p, err := selector.ParseResource(name)
 	if err != nil {
-		return nil, admin.Refuse(http.StatusBadRequest, err)
+		return history.Known{}, admin.Refuse(http.StatusBadRequest, err)
 	}
-	i := slices.IndexFunc(a.resources, func(k history.Known) bool {
-		r := k.Resource
-		for _, called := range []string{r.Resource, strings.ToLower(r.Kind)} {
-			if r.Resource = called; p.Matches(r) {
-				return true
+	all = slices.DeleteFunc(slices.Clone(all), func(k history.Known) bool {
+		for _, called := range []string{k.Resource.Resource, strings.ToLower(k.Kind)} {
+			if r := (event.Resource{Group: k.Group, Version: k.Version, Resource: called}); p.Matches(r) {
+				return false
 			}
 		}
-		return shortNames[strings.ToLower(name)] == k.Resource.Resource
+		return shortNames[strings.ToLower(name)] != k.Resource.Resource || rank(k) == custom
 	})
-	if i < 0 {
-		return nil, admin.Refuse(http.StatusNotFound, fmt.Errorf("the store has no change and no state of %q", name))
+	if len(all) == 0 {
+		return history.Known{}, admin.Refuse(http.StatusNotFound, fmt.Errorf("the store has no change and no state of %q", name))
 	}
-	return past(a.resources[i]), nil
+	return slices.MinFunc(all, func(a, b history.Known) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Group, b.Group))
+	}), nil
 }
+
+// rank orders resources of one name by their groups: the core group, other groups of Kubernetes, and custom ones.
+func rank(k history.Known) int {
+	switch {
+	case k.Group == "":
+		return 0
+	case scheme.Scheme.IsGroupRegistered(k.Group):
+		return 1
+	}
+	return custom
+}
+
+const custom = 2
 
 // past is a resource of which nothing is current.
 type past history.Known

@@ -6,9 +6,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -62,5 +65,32 @@ func TestFolderIsMadePrivate(t *testing.T) {
 		if _, missing := os.Stat("/proc/self/fdinfo"); missing == nil {
 			t.Errorf("a folder that cannot be changed: %v", err)
 		}
+	}
+}
+
+// TestNamesWithoutAGroup: a name without a group means the resource that a cluster takes it for, in whatever order they were found.
+func TestNamesWithoutAGroup(t *testing.T) {
+	var all []history.Known
+	for name, groups := range map[string][]string{
+		"services": {"", "serving.knative.dev"}, "ingresses": {"networking.internal.knative.dev", "networking.k8s.io"}, "events": {"", "events.k8s.io"},
+		"clusters": {"cluster.x-k8s.io", "a.example.com"}, "pods": {"metrics.k8s.io"},
+	} {
+		for _, group := range groups {
+			all = append(all, history.Known{Resource: event.Resource{Group: group, Version: "v1", Resource: name}})
+		}
+	}
+	for range 2 {
+		for name, group := range map[string]string{
+			"services": "", "svc": "", "services.serving.knative.dev": "serving.knative.dev", "services.v1.serving.knative.dev": "serving.knative.dev",
+			"ing": "networking.k8s.io", "ingresses": "networking.k8s.io", "events": "", "Clusters": "a.example.com", "pods": "metrics.k8s.io",
+		} {
+			if k, err := named(all, name); err != nil || k.Group != group {
+				t.Errorf("%s: group %q, %v, want %q", name, k.Group, err, group)
+			}
+		}
+		if k, err := named(all, "po"); err == nil {
+			t.Errorf("a short name of another resource means %v", k.Resource)
+		}
+		slices.Reverse(all)
 	}
 }

@@ -560,3 +560,92 @@ func drop(d *daemon, position string) error {
 	}
 	return nil
 }
+
+// TestBackground: a tab that was opened in the background, as with the middle button, counts since it is seen.
+func TestBackground(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, &daemon{}, "about:blank")
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `Object.defineProperty(document, "hidden", { configurable: true, get: () => true });`,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(d.base + "/ui/#/feed?namespace=" + ns))
+	p.sees(".strip-head", "change")
+	configMap(t, http.MethodPost, ns, "unseen", nil)
+	nextSecond()
+	nextSecond()
+	eval[chromedp.Void](p, `void (Object.defineProperty(document, "hidden", { get: () => false }), document.dispatchEvent(new Event("visibilitychange")))`)
+	p.sees(".rows", "unseen")
+	p.sees(".counts", "^0 changes since")
+	if !eval[bool](p, `Date.parse(document.querySelector(".counts time").dateTime) > Date.parse(document.querySelector(".row time").dateTime)`) {
+		t.Errorf("of the time that it has %q of, it lists\n%s", p.text(".counts"), p.text(".rows"))
+	}
+	configMap(t, http.MethodPost, ns, "seen", nil)
+	p.sees(".counts", "^1 change since")
+}
+
+// TestPartOfAPeriod: an answer that was cut says nothing of where the history begins.
+func TestPartOfAPeriod(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/changes") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		var c object
+		if err := json.Unmarshal(answer.Body.Bytes(), &c); err != nil {
+			t.Error(err)
+		}
+		delete(c, "since")
+		c["truncated"] = true // as with more objects than an answer has
+		_ = json.NewEncoder(w).Encode(c)
+	})
+	p := open(t, &daemon{}, front.base+"/ui/#/between?from=-1h")
+	p.sees(".lead", "only the first part")
+	if text := p.text(".lead"); strings.Contains(text, "begins") {
+		t.Errorf("it has %q", text)
+	}
+}
+
+// TestMetadataOnly: of an object whose metadata alone is watched, the Kubernetes Events are listed, and nothing to apply is offered.
+func TestMetadataOnly(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: bare, resources: [configmaps], metadataOnly: true, namespaces: {include: ["+ns+"]}}, {name: said, resources: [events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added|sync")
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/events", object{
+		"metadata": object{"name": "app.1"}, "type": "Normal", "reason": "Said", "message": "this is an event",
+		"involvedObject": object{"apiVersion": "v1", "kind": "ConfigMap", "namespace": ns, "name": "app"},
+	})
+	p.sees(".versions", "this is an event")
+	p.press(".tabs", "YAML")
+	p.sees(".pane", `(?s)only its metadata is recorded.*name: app`)
+	if text := p.text(".pane"); strings.Contains(text, "kubectl apply") {
+		t.Errorf("the pane has\n%s", text)
+	}
+}
+
+// TestClusterScope: an object in no namespace has versions, states and differences as others have.
+func TestClusterScope(t *testing.T) {
+	d := start(t, "watches: [{name: spaces, resources: [namespaces]}]\n")
+	ns := namespace(t)
+	shared.api.do(t, http.MethodPatch, "/api/v1/namespaces/"+ns+"?fieldManager=tester", object{"metadata": object{"labels": object{"team": "blue"}}})
+	p := open(t, d, "#/feed?resource=namespaces&name="+ns)
+	p.sees(".rows", "(?s)blue.*added")
+	p.keys("j\r")
+	p.sees(".fields", `metadata\.labels\.team`)
+	p.sees(".diff", `\+.*team: blue`)
+	p.press(".tabs", "YAML")
+	p.sees("pre", "(?s)kind: Namespace.*team: blue")
+	p.press(".tabs", "Blame")
+	p.sees(".blame", "(?s)tester.*blue")
+	p.press(".object-head", "in the feed")
+	p.sees(".rows", "(?s)blue.*added")
+}

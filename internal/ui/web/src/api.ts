@@ -17,7 +17,7 @@ export interface Change {
   manager?: string; summary?: string; gap?: Gap;
 }
 
-interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; scanned: number }
+interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; since?: string; scanned: number }
 export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
 export interface Histogram extends Answer { noise: number; buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
 export interface NetChange {

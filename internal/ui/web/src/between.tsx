@@ -48,7 +48,7 @@ export function Between({ status }: { status?: Status }) {
       <p class={"lead" + (c.complete && !c.truncated ? "" : " unsure")}>
         Between <Time at={c.from} exact={false} /> and <Time at={c.to} exact={false} />: {items.length
           ? kinds.map(([k, , title]) => [items.filter((i) => i.change === k).length, title.toLowerCase()] as const).filter(([n]) => n).map(([n, t]) => `${count(n)} ${t}`).join(", ")
-          : "nothing changed"}{c.churned > 0 && <span class="quiet">; {some(c.churned, "object")} changed and ended as before</span>}. <Verdict of={c} />
+          : c.complete ? "nothing changed" : "no change is recorded"}{c.churned > 0 && <span class="quiet">; {some(c.churned, "object")} changed and ended as before</span>}. <Verdict of={c} />
         {c.truncated && <span class="verdict gap">only the first part: narrow the period</span>}
       </p>
       {lists}

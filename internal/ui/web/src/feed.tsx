@@ -38,6 +38,9 @@ interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?
 /** What came while the list is held, and with `page` where it continues; `cut`: there are more. */
 interface Waiting { n: number; rows: Row[]; cut?: boolean; page?: Page }
 
+/** What the stream has counted since a time; `least`: and there was more, which the log has no longer or which cannot be read. */
+interface Counts { total: number; shown: number; since: string; least?: boolean }
+
 /** Adds what came, and drops the oldest rows: they are read again when they are scrolled to. */
 function add(s: Feed, newer: Row[]): Feed {
   const rows = merge(newer, s.rows);
@@ -63,7 +66,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
   const { when, from, to, ...streamed } = query, asks = !!when;
   const [state, set] = useState<Feed>({ rows: [], busy: true });
   const [refused, refuse] = useState<Problem>();
-  const counts = useSignal<{ total: number; shown: number; since: string }>({ total: 0, shown: 0, since: "" });
+  const counts = useSignal<Counts>({ total: 0, shown: 0, since: "" });
   const waiting = useSignal<Waiting>({ n: 0, rows: [] });
   const holding = useRef(held), reading = useRef(new AbortController().signal), answered = useRef(""), newest = useRef(0), key = JSON.stringify([query, past]);
   holding.current = held;
@@ -103,7 +106,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     set({ rows: [], busy: true });
     refuse(undefined);
     waiting.value = { n: 0, rows: [] };
-    counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() };
+    counts.value = { total: 0, shown: 0, since: "" };
     if (past) {
       void load();
       return () => stop.abort();
@@ -139,7 +142,10 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     const end = follow(streamed, {
       began: (first) => {
         refuse(undefined);
-        if (first) void load();
+        if (first) {
+          counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() }; // a tab may have been opened in the background
+          void load();
+        }
         loaded = true;
       },
       failed: (problem) => {
@@ -147,10 +153,13 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (!loaded) void load(); // what there is, at least
         loaded = true;
       },
-      lost: () => { void load(); },
+      lost: () => {
+        counts.value = { ...counts.value, least: true };
+        void load();
+      },
       frame: (f: Frame, after: number) => {
         const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
-        counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length };
+        counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length, least: c.least || !!f.unreadable };
         if (asks) return total || f.unreadable ? again() : undefined;
         const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
         if (oldest && total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: total - rows.length, after });
@@ -186,7 +195,7 @@ export function Feed({ status }: { status?: Status }) {
   listed.current = rows;
   const selected = chosen.value ? index() : -1;
   /** Lists what the number of a row stands for: it came before the row above, and after the one below. */
-  const list = (r: Row) => change({ from: listed.current[listed.current.indexOf(r) + 1]?.time ?? feed.counts.since, to: r.time, at: "" });
+  const list = (r: Row) => change({ from: listed.current[listed.current.indexOf(r) + 1]?.time ?? new Date(Date.parse(feed.counts.since) - 60_000).toISOString(), to: r.time, at: "" });
 
   useEffect(() => {
     const resized = () => setHeight(rowHeight());
@@ -240,7 +249,7 @@ export function Feed({ status }: { status?: Status }) {
       {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
-      {!still && !filter.when && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
+      {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
       {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}

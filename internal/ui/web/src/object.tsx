@@ -1,5 +1,5 @@
 // Object: its versions, what each changed, and its state at each.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
@@ -59,11 +59,9 @@ export function ObjectView({ status }: { status?: Status }) {
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
-  // A deletion leaves no state: the kind is that of any version.
-  const kind = useRef<string>(undefined), alive = items.find((i) => i.type !== "deleted");
-  const living = useAsked<State>(version?.type === "deleted" && alive && !kind.current && !recording ? base : "", { version: alive?.sequence });
-  kind.current ??= ((state.value?.object ?? living.value?.object) as { kind?: string } | undefined)?.kind;
-  const { said, reached } = useEvents(status, namespace, name, kind.current, items.at(-1)?.time, end);
+  // A deletion leaves no state, and metadata alone has no kind.
+  const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
+  const { said, reached } = useEvents(status, namespace, name, last.value?.items[0]?.resource.kind, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const later = (time: string, i: number) => !!items[i] && Date.parse(time) > Date.parse(items[i].time);
@@ -79,8 +77,8 @@ export function ObjectView({ status }: { status?: Status }) {
     addEventListener("key", key);
     return () => removeEventListener("key", key);
   });
-  const rest = versions.value?.continue, last = rest ? items.at(-1) : undefined, older = !!last && v > 0 && v < last.sequence;
-  useEffect(() => { if (older && rest !== next) change({ end: last!.time, continue: rest }, false); }, [older, rest]); // the one that the address names
+  const rest = versions.value?.continue, oldest = rest ? items.at(-1) : undefined, older = !!oldest && v > 0 && v < oldest.sequence;
+  useEffect(() => { if (older && rest !== next) change({ end: oldest!.time, continue: rest }, false); }, [older, rest]); // the one that the address names
   useEffect(() => { document.querySelector(".versions [aria-current]")?.scrollIntoView({ block: "nearest" }); }, [at, items.length]);
   if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
   return <div class="object">
@@ -201,7 +199,7 @@ function Owns({ base, version }: { base: string; version?: Version }) {
     {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
     {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
     {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
-      {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
+      {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind || i.resource.resource}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
         <td data-label="Since">{i.since && <Time at={i.since} exact={false} />}{i.as !== "exact" && <span class="verdict gap"> {i.as}</span>}</td></tr>)}
     </tbody></table></div> : <Empty>No object that is watched has an owner reference to it{version && ", at that time"}.</Empty>}
   </>;
@@ -213,6 +211,7 @@ function Yaml({ state }: { state: Asked<State> }) {
   if (!state.value) return <Empty>Reading…</Empty>;
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
+  const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
   let text = "";
   try { text = yaml(object); } catch { return <Empty>It nests too deep to be shown.</Empty>; } // of the browser's stack
   const copy = async () => {
@@ -223,7 +222,7 @@ function Yaml({ state }: { state: Asked<State> }) {
     setTimeout(() => set(""), 2000);
   };
   return <>
-    <p class="actions left"><button disabled={!state.current} onClick={copy}>copy for kubectl apply</button> <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
+    <p class="actions left">{bare ? <span class="quiet">only its metadata is recorded</span> : <button disabled={!state.current} onClick={copy}>copy for kubectl apply</button>} <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
     <pre class="scroll" tabIndex={0} aria-label="State as YAML">{text}</pre>
   </>;
 }

@@ -31,11 +31,12 @@ export const Empty = ({ children }: { children: ComponentChildren }) => <p class
 export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not read since ${u.since}: ${u.cause}`;
 
 /** What a period's answer is worth. */
-export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?: Unread[] } }) {
+export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?: Unread[]; since?: string; truncated?: boolean } }) {
   const [open, set] = useState(false);
   if (of.complete) return <span class="verdict good">✓ complete</span>;
   if (!of.gaps.length && of.unread) return <span class="verdict gap" title={of.unread.map(unreadText).join("\n")}>not read since <Time at={of.unread[0]!.since} /></span>;
-  if (!of.gaps.length) return <span class="verdict gap" title="The log has no record of the beginning of this period.">history begins within this period</span>;
+  if (!of.gaps.length && of.since) return <span class="verdict gap">history begins within this period, at <Time at={of.since} exact={false} /></span>;
+  if (!of.gaps.length) return of.truncated ? null : <span class="verdict gap">not everything of this period is recorded</span>;
   return <>
     <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>⌁ {some(of.gaps.length, "gap")}</button>
     {open && <ul class="gaps">{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
