@@ -423,7 +423,7 @@ func (d *daemon) watchConfig(running, first *plan.State, apply func(context.Cont
 	})
 }
 
-// findCluster asks the API server which cluster it is, until it says so or ctx is done. It may not be allowed to.
+// findCluster asks the API server which cluster it is, until it answers or ctx is done. It may not be allowed to.
 func (d *daemon) findCluster(ctx context.Context) error {
 	const pause = 10 * time.Second
 	client, err := dynamic.NewForConfig(d.REST)
