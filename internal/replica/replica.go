@@ -29,7 +29,7 @@ type Config struct {
 // does no I/O but what meta does. Its error, which wraps [ErrForeign], is final.
 type Accept func(meta func(key string) (value []byte, ok bool, err error)) error
 
-// ErrForeign: the store that a replica follows is not that of its cluster.
+// ErrForeign means that the store which a replica follows is not that of its cluster.
 var ErrForeign = errors.New("the journal is that of another cluster")
 
 // Opener makes the Member that this process is.

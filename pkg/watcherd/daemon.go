@@ -431,23 +431,20 @@ func (d *daemon) findCluster(ctx context.Context) error {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	namespaces := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
-	ask := func() error {
+	ask := func() {
 		ctx, cancel := context.WithTimeout(ctx, contactTimeout)
 		defer cancel()
 		list, err := namespaces.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
-		if err == nil && len(list.Items) == 1 {
+		if err != nil {
+			d.log.Debug("it is not known whether the journal is of this cluster", "error", err)
+		} else if len(list.Items) == 1 {
 			uid := string(list.Items[0].GetUID())
 			d.uid.Store(&uid)
 		}
-		return err
 	}
-	for d.uid.Load() == nil {
-		if err := ask(); err != nil {
-			d.log.Debug("it is not known whether the journal is of this cluster", "error", err)
-		}
-		if wait.For(ctx, pause) != nil {
-			break
-		}
+	for ended := false; !ended && d.uid.Load() == nil; {
+		ask()
+		ended = wait.For(ctx, pause) != nil
 	}
 	return nil
 }
