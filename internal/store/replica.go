@@ -112,7 +112,7 @@ func (s *Store) Loss() error {
 	return err
 }
 
-// NoteLoss has [Replica.Loss] return [ErrLoss] from the next start on: the caller cannot go on for damage.
+// NoteLoss has [Replica.Loss] return [ErrLoss] from the next start on: the caller cannot continue for damage.
 func (s *Store) NoteLoss() error { return s.files.NoteLoss() }
 
 // Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
