@@ -92,7 +92,7 @@ type Journal struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Bytes of the stream that is made. The oldest entries go at half of it; a replica that is further behind is seeded with a snapshot, which a second stream has. Default: 8Gi.
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
-	// How long the leader may be silent before another replica takes over, at least 3s. Default: 5s.
+	// How long the leader may be silent before another replica takes over, at least 3s. Where replicas differ, a longer time of the leader counts. Default: 5s.
 	TakeOverAfter time.Duration `json:"takeOverAfter,omitempty"`
 	// Key of the encryption of what is in the stream, at least 16 bytes, the same for all replicas.
 	EncryptionKey Secret `json:"encryptionKey"`

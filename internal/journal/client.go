@@ -22,8 +22,11 @@ type Config struct {
 	// Replicas and MaxBytes are those of the stream, if Open makes it. A stream without a bound is used as if it had that.
 	Replicas int
 	MaxBytes int64
-	Keys     Keys
-	Log      *slog.Logger
+	// Silence is how long this replica may write nothing, as the writer, until another takes over. Its entries have that, since
+	// the others may be configured differently.
+	Silence time.Duration
+	Keys    Keys
+	Log     *slog.Logger
 }
 
 // Client is a connection to the journal, which reconnects by itself.

@@ -99,6 +99,8 @@ type frame struct {
 	Prev    sum    `json:"prev"` // of the entry before
 	Sum     sum    `json:"sum"`  // of this entry
 	Key     string `json:"key"`
+	// Silence is that of the writer, in milliseconds; 0 from a release without it.
+	Silence int64 `json:"silence,omitempty"`
 }
 
 // sum is a checksum; JSON numbers do not have 64 bits everywhere.

@@ -19,6 +19,8 @@ type Reader struct {
 	seen uint64         // sequence of the last message read
 	part assembly
 
+	silence time.Duration // of the writer of that message
+
 	verified bool // the entry of at was found in the stream
 	messages jetstream.MessagesContext
 	quiet    time.Time // since when nothing came from messages
@@ -36,6 +38,10 @@ func (r *Reader) At() store.Position { return r.at }
 
 // Seen is the sequence of the last message read, which may be a part of an entry that is not complete.
 func (r *Reader) Seen() uint64 { return r.seen }
+
+// Silence is how long the writer of the last message read may write nothing until another takes over, by its own configuration; 0
+// where that is not known.
+func (r *Reader) Silence() time.Duration { return r.silence }
 
 // silence is how long a subscription may bring nothing before it is made again: the server it lived on may be gone.
 const silence = 2 * time.Second
@@ -126,6 +132,7 @@ func (r *Reader) take(m jetstream.Msg) (*Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("entry at sequence %d of the stream %s: %w", seq, r.j.Stream, err)
 	}
+	r.silence = time.Duration(f.Silence) * time.Millisecond
 	if !r.verified {
 		if f.Term != r.at.Term || uint64(f.Sum) != r.at.Sum {
 			return nil, fmt.Errorf("%w: at sequence %d of the stream %s is another entry than the store's last", ErrDiverged, seq, r.j.Stream)

@@ -110,7 +110,9 @@ func (w *Writer) Written() uint64 { return w.written.Load() }
 func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, error) {
 	e := &Entry{Kind: kind, Replica: w.replica, Batch: batch}
 	e.Term, e.Sum = w.term, after(w.at.Sum, w.term, kind, w.id, batch)
-	f := frame{Kind: kind, Term: e.Term, Replica: w.replica, Writer: w.id, Prev: sum(w.at.Sum), Sum: sum(e.Sum)}
+	f := frame{
+		Kind: kind, Term: e.Term, Replica: w.replica, Writer: w.id, Prev: sum(w.at.Sum), Sum: sum(e.Sum), Silence: w.j.Silence.Milliseconds(),
+	}
 	headers, bodies, err := w.j.Keys.parts(f, batch, int(w.j.conn.MaxPayload()))
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -12,16 +13,24 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// Config is what an Opener needs; all fields but First are required.
+// Config is what an Opener needs; all fields but First and Accept are required.
 type Config struct {
 	Journal    plan.Journal
 	First      string        // host of the replica that may begin a journal with an empty store; "": any
 	Dir        string        // relative files of Journal are below it
 	Path       string        // of the store
 	Options    store.Options // of the store
+	Accept     Accept
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
+
+// Accept judges a store that a replica has followed to its end, by its metadata, before the replica leads. It is called about once a second, and
+// does no I/O but what meta does. Its error, which wraps [ErrForeign], is final.
+type Accept func(meta func(key string) (value []byte, ok bool, err error)) error
+
+// ErrForeign means that the store which a replica follows is not that of its cluster.
+var ErrForeign = errors.New("the journal is that of another cluster")
 
 // Opener makes the Member that this process is.
 type Opener func(Config) (Member, error)

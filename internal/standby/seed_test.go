@@ -3,6 +3,7 @@ package standby_test
 import (
 	"bytes"
 	"context"
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -416,7 +418,7 @@ func TestDamagedReplica(t *testing.T) {
 		}
 	}
 	second.end(t)
-	g.damage(second)
+	g.damage(second, g.log[10])
 	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -432,17 +434,49 @@ func TestDamagedReplica(t *testing.T) {
 	g.same(second, first)
 }
 
-// damage damages a record in a table of a replica that is closed.
-func (g *group) damage(r *replica) {
+// TestUnusableReplica: a follower is seeded before it has to lead, if it could not for damage.
+func TestUnusableReplica(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.takeOver = time.Hour // leaders resign
+	name := crand.Text()
+	if _, err := second.store.EnsureSink(name, store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // between the names and what every directory needs
+		if err := g.random(second.store, randomSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second.end(t)
+	g.damage(second, name)
+	if err := errors.Join(g.lead(first), g.random(first.store, randomSize), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	led := make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// damage damages a text in the tables of a replica that is closed.
+func (g *group) damage(r *replica, text string) {
 	g.t.Helper()
 	last(g.t, r.dir) // what it has is in tables
-	damaged := holds(g.t, r.dir, g.log[10])
+	damaged := slices.DeleteFunc(holds(g.t, r.dir, text), func(name string) bool { return filepath.Ext(name) != ".sst" })
 	for _, name := range damaged {
 		content, err := os.ReadFile(name)
 		if err != nil {
 			g.t.Fatal(err)
 		}
-		content[bytes.Index(content, []byte(g.log[10]))] ^= 1
+		content[bytes.Index(content, []byte(text))] ^= 1
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			g.t.Fatal(err)
 		}
@@ -472,7 +506,7 @@ func TestDamagedLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.end(t)
-	g.damage(first)
+	g.damage(first, g.log[10])
 	if err := g.lead(first); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/watcherd/watcherd/internal/wait"
 )
 
-// Config is what a Member needs; all fields but Begin are required.
+// Config is what a Member needs; all fields but Begin and Accept are required.
 type Config struct {
 	Journal journal.Config
 	// Dir is the directory of the store, Options are those of the store.
@@ -39,9 +39,10 @@ type Config struct {
 	// Begin lets this replica begin a journal with an empty store. Where it is not set, the replica waits for one that
 	// has records, or may begin.
 	Begin bool
-	// TakeOverAfter is how long a leader may be silent. It writes each second.
+	// TakeOverAfter is how long a leader may be silent; that of the leader, if it is longer. It writes each second.
 	TakeOverAfter time.Duration
 	Host          string // names the replica for people
+	Accept        replica.Accept
 	Log           *slog.Logger
 	Registerer    prometheus.Registerer
 }
@@ -66,6 +67,7 @@ type Member struct {
 
 // New makes a Member; it connects in Lead.
 func New(c Config) (*Member, error) {
+	c.Journal.Silence = c.TakeOverAfter
 	m := &Member{cfg: c, metrics: prom.NewGroup(c.Registerer), saving: make(chan struct{}, 1), seedPatience: seedPatience}
 	err := m.metrics.RegisterAll(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -155,11 +157,11 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 		switch {
 		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed), errors.Is(err, store.ErrLoss):
 			if err := m.seed(ctx, at, err); err != nil {
-				return nil, advise(err)
+				return nil, m.advise(err)
 			}
 			continue
 		case err != nil:
-			return nil, advise(err)
+			return nil, m.advise(err)
 		}
 		m.store = s
 		m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, at.Term })
@@ -253,6 +255,8 @@ type follower struct {
 
 	alive    time.Time // last sign of a leader, or of a journal that has none itself
 	seen     uint64    // sequence of the last message read
+	asked    time.Time // when keepUp asked for the stream's end last
+	goal     uint64    // that end, until it is reached or idle has asked, too; else 0
 	resigned bool
 	failing  bool // the last read failed
 	full     bool // the stream takes no entry that begins a term; since the last entry
@@ -288,6 +292,9 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 			}
 			if f.resigned { // nothing follows, as a rule
 				pause = 0
+			}
+			if err := f.keepUp(ctx); err != nil {
+				return nil, err
 			}
 		default:
 			if w, err := f.idle(ctx); w != nil || final(err) {
@@ -352,7 +359,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 }
 
 // advise adds what to do about an error that ends a replica.
-func advise(err error) error {
+func (m *Member) advise(err error) error {
 	switch {
 	case errors.Is(err, journal.ErrTrimmed):
 		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log; "+
@@ -361,6 +368,8 @@ func advise(err error) error {
 		return fmt.Errorf("%w; stop it if this store shall replace its own, or remove this one, which is seeded then", err)
 	case errors.Is(err, journal.ErrSnapshot):
 		return fmt.Errorf("%w; delete that stream: the leader makes another snapshot", err)
+	case errors.Is(err, store.ErrDamaged):
+		return fmt.Errorf("%w; if another replica leads, nothing of this one is needed: `mv %s %s.old`, and it is seeded when it starts again", err, m.cfg.Dir, m.cfg.Dir)
 	case errors.Is(err, journal.ErrNewer):
 		return fmt.Errorf("%w; upgrade this replica, too", err)
 	case errors.Is(err, journal.ErrOlder):
@@ -394,7 +403,7 @@ func Adopt(dir string) error {
 func final(err error) bool {
 	for _, e := range []error{
 		journal.ErrDiverged, journal.ErrTrimmed, journal.ErrKey, journal.ErrNewer, journal.ErrOlder, journal.ErrSnapshot, journal.ErrStream,
-		store.ErrFailed, store.ErrClosed,
+		store.ErrFailed, store.ErrClosed, replica.ErrForeign,
 	} {
 		if errors.Is(err, e) {
 			return true
@@ -442,9 +451,38 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 	return nil
 }
 
+// complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
+func (f *follower) complete(at time.Time) error {
+	if f.cfg.Accept != nil {
+		if err := f.cfg.Accept(f.folder.Meta); err != nil {
+			return err
+		}
+	}
+	f.goal = 0
+	f.note(func(s *replica.State) { s.Heard = at })
+	return nil
+}
+
+// keepUp notes when the directory had everything while entries come without a pause: what the stream had when it was asked.
+func (f *follower) keepUp(ctx context.Context) error {
+	if f.goal > 0 && f.reader.At().Last >= f.goal {
+		if err := f.complete(f.asked); err != nil {
+			return err
+		}
+	}
+	if f.goal > 0 || time.Since(f.asked) < lookEvery || time.Since(f.State().Heard) < lookEvery {
+		return nil
+	}
+	f.asked = time.Now()
+	if x, err := f.client.Extent(ctx); err == nil { // else it is asked again; a failure to read is another's
+		f.goal = x.Last
+	}
+	return nil
+}
+
 // idle contends if there is a reason to; the writer is nil if there is none, or another was faster.
 func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
-	patience := f.cfg.TakeOverAfter
+	patience := max(f.cfg.TakeOverAfter, f.reader.Silence()) // until then the leader may deliver
 	switch {
 	case f.resigned, f.State().Leader == f.id:
 		patience = 0
@@ -466,7 +504,9 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		f.failing = false
 		f.cfg.Log.Info("the journal is read again")
 	}
-	f.note(func(s *replica.State) { s.Heard = time.Now() })
+	if err := f.complete(time.Now()); err != nil {
+		return nil, err
+	}
 	if time.Since(f.alive) < patience || f.reader.At().Last == 0 && !f.cfg.Begin {
 		return nil, nil //nolint:nilnil // as documented
 	}

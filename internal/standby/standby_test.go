@@ -475,6 +475,93 @@ func TestHold(t *testing.T) {
 	r.end(t)
 }
 
+// TestLongerTimeOut: a replica with a shorter time-out does not take over while the leader, which has a longer one, may deliver.
+func TestLongerTimeOut(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	first, second := g.replicas[0], g.replicas[1]
+	g.nodes = []*natstest.Node{{URL: "nats://" + way.Addr}}
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	g.takeOver = 8 * time.Second
+	if err := g.lead(first); err != nil { // at once, as it led last
+		t.Fatal(err)
+	}
+	g.nodes, g.takeOver = nodes, 1500*time.Millisecond
+	g.open(second, func(*standby.Config) {})
+	member, led := second.member, make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	for member.State().Leader == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	way.Hang()
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	done, end := context.WithCancel(t.Context())
+	end()
+	if err := first.member.Hold(done); err == nil {
+		t.Errorf("another leads, and a delivery may begin %v after the last append", first.member.Lag())
+	}
+	way.Restore()
+	first.end(t)
+	g.same(second, first)
+}
+
+// TestBusyFollower: a follower knows that it keeps up with a leader that is never silent.
+func TestBusyFollower(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.takeOver = time.Hour // the leader resigns
+	first, second := g.replicas[0], g.replicas[1]
+	g.open(first, func(c *standby.Config) { c.TakeOverAfter = 0 })
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	g.open(second, func(*standby.Config) {})
+	member, led := second.member, make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	enough, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-enough:
+				ended <- nil
+				return
+			default:
+				if err := g.random(first.store, 100); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}
+	}()
+	const some = 100 // entries, of which the follower has read the first
+	var since time.Time
+	for end := time.Now().Add(patience); since.IsZero() || !member.State().Heard.After(since); time.Sleep(time.Millisecond) {
+		if since.IsZero() && member.State().Last > some {
+			since = time.Now()
+		}
+		if time.Now().After(end) {
+			t.Errorf("it has read %d entries, and last knew %v ago that it had everything", member.State().Last, member.Lag())
+			break
+		}
+	}
+	close(enough)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
 // TestLargeEntry: a leader whose entry takes longer than the time-out is not replaced amid its parts.
 func TestLargeEntry(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
 // Replica is the directory of a store that follows a journal: it applies entries and knows
@@ -26,11 +28,14 @@ func OpenReplica(dir string, o Options) (*Replica, error) {
 		return nil, errors.Join(err, s.files.Close())
 	}
 	r := &Replica{s: s}
-	if r.position, err = s.position(); err == nil {
+	if r.position, err = s.position(); err == nil && r.position == (Position{}) {
 		r.fresh, err = s.isFresh()
 	}
 	if err == nil {
 		r.lossy, err = s.files.HasLoss()
+	}
+	if err == nil && s.needsDamaged() {
+		r.lossy = true
 	}
 	if err == nil {
 		err = s.Err()
@@ -43,6 +48,16 @@ func OpenReplica(dir string, o Options) (*Replica, error) {
 		return nil, errors.Join(openError(dir, err), r.Close())
 	}
 	return r, nil
+}
+
+// needsDamaged reports whether what start loads is damaged. Other errors are those of start.
+func (s *Store) needsDamaged() bool {
+	err := s.load()
+	if !errors.Is(err, ErrUnreadable) {
+		return false
+	}
+	s.opts.Logger.Error("a part of the store is damaged without which it cannot lead", "error", salvage.FirstLine(err))
+	return true
 }
 
 // isFresh reports whether nothing was ever written to the store.
@@ -64,14 +79,18 @@ func (r *Replica) Position() Position { return r.position }
 // Fresh reports whether the directory had nothing in it when it was opened.
 func (r *Replica) Fresh() bool { return r.fresh }
 
+// Meta is [Store.Meta].
+func (r *Replica) Meta(key string) ([]byte, bool, error) { return r.s.Meta(key) }
+
 // ErrLoss means that a directory is no copy of its journal.
 var ErrLoss = errors.New("the store has lost keys that its journal has had")
 
-// Loss returns [ErrLoss] if the directory lacks keys: a table of it is damaged, or a repair has removed a damaged block while
-// it led. It may lead all the same, if no other directory has led since; else it must be seeded.
+// Loss returns [ErrLoss] if the directory lacks keys: a table of it is damaged, a repair has removed a damaged block while
+// it led, or Lead would fail for damage. But for that, it may lead all the same, if no other directory has led since; else it must
+// be seeded.
 func (r *Replica) Loss() error {
 	if r.lossy {
-		return fmt.Errorf("%w: a damaged block was removed", ErrLoss)
+		return fmt.Errorf("%w: a block was damaged", ErrLoss)
 	}
 	if table := r.s.damaged.first(); table != "" {
 		return fmt.Errorf("%w: the table %s is damaged", ErrLoss, table)
@@ -92,6 +111,9 @@ func (s *Store) Loss() error {
 	}
 	return err
 }
+
+// NoteLoss has [Replica.Loss] return [ErrLoss] from the next start on: the caller cannot continue for damage.
+func (s *Store) NoteLoss() error { return s.files.NoteLoss() }
 
 // Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
 func (r *Replica) Apply(p Position, batch []byte) error {

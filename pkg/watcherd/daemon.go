@@ -11,10 +11,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/config"
@@ -29,6 +33,7 @@ import (
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/wait"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -256,9 +261,10 @@ type daemon struct {
 	dir     string
 	spool   string
 	open    opener
-	store   *store.Store   // nil until it is open
-	member  replica.Member // nil without a journal
-	local   *admin.Local   // for Foreground; nil without one
+	store   *store.Store           // nil until it is open
+	member  replica.Member         // nil without a journal
+	uid     atomic.Pointer[string] // of the cluster; nil until findCluster knows it
+	local   *admin.Local           // for Foreground; nil without one
 	log     *slog.Logger
 }
 
@@ -382,21 +388,80 @@ func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.Stat
 		d.store, err = d.open(st, d.Options)
 		return st, err
 	}
-	if d.store, err = d.member.Lead(ctx); err != nil {
+	valid := st // the last configuration that was: what the leader runs
+	w := d.watchConfig(st, st, func(_ context.Context, next *plan.State) error { valid = next; return nil })
+	group, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group.Go(func() error { return w.Run(ctx) })
+	group.Go(func() error { return d.forwardReloads(ctx, w) })
+	group.Go(func() error { return d.findCluster(ctx) })
+	d.store, err = d.member.Lead(ctx)
+	stop()
+	if err = errors.Join(err, group.Wait()); err != nil {
 		if !errors.Is(err, context.Canceled) && !errors.Is(err, ErrStoreOpen) {
 			err = fmt.Errorf("%w: %w", ErrStoreOpen, err)
 		}
 		return st, err
 	}
-	if d.ConfigFile == "" {
-		return st, nil
-	}
 	now, err := LoadWithin(d.ConfigFile, d.Kinds, d.Policy)
 	if err != nil {
-		d.log.Warn("the configuration was changed and is not valid; that of the start is used", "error", err)
-		return st, nil
+		d.log.Warn("the configuration was changed and is not valid; the last valid one is used", "error", err)
+		return valid, nil
 	}
 	return now, nil
+}
+
+// watchConfig makes what follows the configuration file; running is the state that runs, first the one of the start.
+func (d *daemon) watchConfig(running, first *plan.State, apply func(context.Context, *plan.State) error) *reload.Watcher {
+	return reload.New(reload.Config{
+		Path: d.ConfigFile, Running: running, First: first,
+		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },
+		Apply:    apply,
+		Interval: d.ReloadInterval,
+		Logger:   d.log, Registerer: d.Registerer,
+	})
+}
+
+// findCluster asks the API server which cluster it is, until it answers or ctx is done. It may not be allowed to.
+func (d *daemon) findCluster(ctx context.Context) error {
+	const pause = 10 * time.Second
+	client, err := dynamic.NewForConfig(d.REST)
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	namespaces := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
+	ask := func() {
+		ctx, cancel := context.WithTimeout(ctx, contactTimeout)
+		defer cancel()
+		list, err := namespaces.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
+		if err != nil {
+			d.log.Debug("it is not known whether the journal is of this cluster", "error", err)
+		} else if len(list.Items) == 1 {
+			uid := string(list.Items[0].GetUID())
+			d.uid.Store(&uid)
+		}
+	}
+	for ended := false; !ended && d.uid.Load() == nil; {
+		ask()
+		ended = wait.For(ctx, pause) != nil
+	}
+	return nil
+}
+
+// accept is a [replica.Accept]. A leader whose store is of another cluster ends, too, but only after its sinks have begun to
+// deliver what that has recorded.
+func (d *daemon) accept(meta func(string) ([]byte, bool, error)) error {
+	uid := d.uid.Load()
+	if uid == nil {
+		return nil
+	}
+	known, ok, err := meta(ledger.ClusterMeta)
+	if err != nil || !ok || string(known) == *uid {
+		return nil //nolint:nilerr // a leader meets the damage
+	}
+	return fmt.Errorf("%w: its store was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; "+
+		"give each cluster a stream of its own (store.journal.stream), and remove the store of this replica, or correct the kubeconfig", replica.ErrForeign, known, *uid)
 }
 
 func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
@@ -407,7 +472,7 @@ func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
 	m, err := d.Journal(replica.Config{
-		Journal: *st.Store.Journal, First: d.FirstReplica, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
+		Journal: *st.Store.Journal, First: d.FirstReplica, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options), Accept: d.accept,
 		Log: d.log, Registerer: d.Registerer,
 	})
 	if err != nil {
@@ -438,18 +503,12 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})
 	if err != nil {
-		return damaged(st, err)
+		return d.damaged(st, err)
 	}
 	p.reader = p.manager.Reader()
 	p.Reader = p.reader.History()
 	p.past = &atapi.Server{History: p.Reader, Resources: p.reader.Recorded, Parse: admin.ParseSince}
-	p.watcher = reload.New(reload.Config{
-		Path: d.ConfigFile, Running: st, First: p.st,
-		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },
-		Apply:    func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) },
-		Interval: d.ReloadInterval,
-		Logger:   d.log, Registerer: d.Registerer,
-	})
+	p.watcher = d.watchConfig(st, p.st, func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) })
 	return nil
 }
 
@@ -465,17 +524,22 @@ func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, m
 		return nil
 	}
 	if err := apply(ctx, manager, st); err != nil {
-		return fmt.Errorf("start: %w", damaged(st, err))
+		return fmt.Errorf("start: %w", d.damaged(st, err))
 	}
 	d.log.Info("watcherd is running", "cluster", d.cluster, "config", d.ConfigFile,
 		"watches", len(st.Watches), "sinks", len(st.Sinks), "store", st.Store.Path)
 	return nil
 }
 
-// damaged makes an error of reading what a start cannot do without, such as the accepted edits, one of opening the store.
-func damaged(st *plan.State, err error) error {
-	if errors.Is(err, store.ErrUnreadable) {
-		return fmt.Errorf("%w: %w", ErrStoreOpen, store.DamageError(st.Store.Path, err))
+// damaged makes an error of reading what a start cannot do without, such as the accepted edits, one of opening the store. A replica
+// is seeded at its next start.
+func (d *daemon) damaged(st *plan.State, err error) error {
+	if !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	err = fmt.Errorf("%w: %w", ErrStoreOpen, store.DamageError(st.Store.Path, err))
+	if d.member != nil {
+		err = errors.Join(err, d.store.NoteLoss())
 	}
 	return err
 }

@@ -22,8 +22,11 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/watcherd/jetstream"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
@@ -149,16 +152,74 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 // one whose store cannot be opened.
 func TestDamagedNotes(t *testing.T) {
 	dir := t.TempDir()
-	data := filepath.Join(dir, "data")
-	var noise [64 << 10]byte
-	_, _ = rand.Read(noise[:])
-	st, err := store.Open(data, store.Options{})
+	n := newNotes(t, dir)
+	n.damage()
+	err := Run(t.Context(), n.options("", slog.New(slog.DiscardHandler)))
+	if !errors.Is(err, ErrStoreOpen) || !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "redaction key") ||
+		!strings.Contains(err.Error(), "watcherd store export") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDamagedNotesOfAReplica: a replica that ends so is seeded at its next start.
+func TestDamagedNotesOfAReplica(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := newNotes(t, dir)
+	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir()})
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("the key of the journal"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	more := fmt.Sprintf(", journal: {nats: {urls: [%s]}, stream: S, encryptionKey: {file: %s}}", node.URL, key)
+	runUntil := func(says string) error {
+		t.Helper()
+		var log testkit.Log
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- Run(ctx, n.options(more, slog.New(slog.NewTextHandler(&log, nil)))) }()
+		for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), says); time.Sleep(10 * time.Millisecond) {
+			if len(ended) > 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("it never says %q:\n%s", says, log.String())
+			}
+		}
+		cancel()
+		return <-ended
+	}
+	if err := runUntil("the journal has a new snapshot"); err != nil {
+		t.Fatal(err)
+	}
+	n.damage()
+	if err := runUntil("watcherd is running"); !errors.Is(err, ErrStoreOpen) || !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("a start: %v", err)
+	}
+	if err := runUntil("watcherd is running"); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+}
+
+// notes is a store with notes in blocks of their own.
+type notes struct {
+	*testing.T
+	dir   string
+	noise [64 << 10]byte
+}
+
+func newNotes(t *testing.T, dir string) *notes {
+	t.Helper()
+	n := &notes{T: t, dir: dir}
+	_, _ = rand.Read(n.noise[:])
+	st, err := store.Open(n.data(), store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := st.NewBatch()
 	for _, key := range []string{"a", "z"} { // the block of the key is between those of other things
-		b.PutMeta(key, noise[:])
+		b.PutMeta(key, n.noise[:])
 	}
 	if err := st.Commit(b); err != nil {
 		t.Fatal(err)
@@ -169,43 +230,57 @@ func TestDamagedNotes(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if st, err = store.Open(data, store.Options{}); err != nil { // the log becomes tables
-		t.Fatal(err)
-	}
-	if err := st.Close(); err != nil {
-		t.Fatal(err)
-	}
-	tables, err := filepath.Glob(filepath.Join(data, "db", "*.sst"))
+	return n
+}
+
+func (n *notes) data() string { return filepath.Join(n.dir, "data") }
+
+// damage damages the store, which is closed.
+func (n *notes) damage() {
+	n.Helper()
+	r, err := store.OpenReplica(n.data(), store.Options{}) // the log becomes tables
 	if err != nil {
-		t.Fatal(err)
+		n.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		n.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(n.data(), "db", "*.sst"))
+	if err != nil {
+		n.Fatal(err)
 	}
 	hit := 0
 	for _, path := range tables {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			t.Fatal(err)
+			n.Fatal(err)
 		}
-		if at := bytes.LastIndex(content, noise[1000:2000]); at >= 0 {
+		if at := bytes.LastIndex(content, n.noise[1000:2000]); at >= 0 {
 			hit++
 			content[at] ^= 1
 			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
+				n.Fatal(err)
 			}
 		}
 	}
 	if hit != 1 {
-		t.Fatalf("%d tables are damaged", hit)
+		n.Fatalf("%d tables are damaged", hit)
 	}
-	file := filepath.Join(dir, "watcherd.yaml")
-	config := fmt.Sprintf("apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nstore: {path: %s}\nadmin: {listen: \"127.0.0.1:0\"}\nwatches: [{name: w, resources: [pods]}]\n", data)
+}
+
+// options are those of a daemon with the store; more is what its configuration has besides.
+func (n *notes) options(more string, log *slog.Logger) Options {
+	n.Helper()
+	file := filepath.Join(n.dir, "watcherd.yaml")
+	config := fmt.Sprintf("apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nstore: {path: %s%s}\nadmin: {listen: \"127.0.0.1:0\"}\nwatches: [{name: w, resources: [pods]}]\n", n.data(), more)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+		n.Fatal(err)
 	}
-	err = Run(t.Context(), Options{
-		ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler),
-	})
-	if !errors.Is(err, ErrStoreOpen) || !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "redaction key") ||
-		!strings.Contains(err.Error(), "watcherd store export") {
-		t.Errorf("got %v", err)
+	return Options{
+		ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: log,
+		Journal: func(c replica.Config) (replica.Member, error) {
+			c.Journal.Replicas = 1
+			return jetstream.Journal(c)
+		},
 	}
 }

@@ -42,6 +42,6 @@ func Journal(c replica.Config) (replica.Member, error) {
 	nats.Name, nats.Dir, nats.Log = "watcherd journal "+host, c.Dir, c.Log
 	return standby.New(standby.Config{
 		Journal: journal.Config{NATS: nats, Stream: j.Stream, Replicas: j.Replicas, MaxBytes: j.MaxBytes, Keys: sealed, Log: c.Log},
-		Dir:     c.Path, Options: c.Options, Begin: c.First == "" || c.First == host, TakeOverAfter: j.TakeOverAfter, Host: host, Log: c.Log, Registerer: c.Registerer,
+		Dir:     c.Path, Options: c.Options, Begin: c.First == "" || c.First == host, TakeOverAfter: j.TakeOverAfter, Host: host, Accept: c.Accept, Log: c.Log, Registerer: c.Registerer,
 	})
 }
