@@ -44,8 +44,8 @@ type Options struct {
 	ConfigFile string
 	// Policy bounds what the configuration may ask for, at the start and at every reload.
 	Policy config.Policy
-	// State is the result of [LoadWithin] for ConfigFile and Policy; if nil, Run loads the
-	// file.
+	// State is the result of [LoadWithin] for ConfigFile and Policy, which is for one Run; if
+	// nil, Run loads the file.
 	State *State
 	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's. Required.
@@ -387,9 +387,6 @@ func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.Stat
 			err = fmt.Errorf("%w: %w", ErrStoreOpen, err)
 		}
 		return st, err
-	}
-	if d.ConfigFile == "" {
-		return st, nil
 	}
 	now, err := LoadWithin(d.ConfigFile, d.Kinds, d.Policy)
 	if err != nil {
