@@ -567,7 +567,7 @@ func TestBeginGap(t *testing.T) {
 			name: "rollback", gap: gap(dynamicfactory.CauseRollback, time.Minute),
 			want: []told{{Type: event.Gap, Cause: "rollback"}}, check: func(s *Feed) bool { return s.epoch == 1 && s.rewind },
 		},
-		{name: "consistency check", gap: gap(CauseAudit, time.Minute), check: func(s *Feed) bool { return s.repair == 2 && s.open != nil }},
+		{name: "consistency check", gap: gap(CauseConsistencyCheck, time.Minute), check: func(s *Feed) bool { return s.repair == 2 && s.open != nil }},
 		{name: "short", gap: gap(dynamicfactory.CauseExpired, time.Minute), check: func(s *Feed) bool { return s.open != nil }},
 		{
 			name: "long", gap: gap(dynamicfactory.CauseExpired, time.Hour),

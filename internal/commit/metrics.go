@@ -72,7 +72,7 @@ func (m *metrics) repaired(s *Feed) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the committer's.
-var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseNamespace, CauseRemoved}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseConsistencyCheck, CauseNamespace, CauseRemoved}
 
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()

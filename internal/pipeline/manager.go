@@ -271,10 +271,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stop()
 	committed := make(chan error, 1)
 	go func() { committed <- m.committer.Run(ctx, ended) }()
-	var audit sync.WaitGroup
-	audit.Go(func() { m.auditLoop(ctx) })
-	audit.Go(func() { m.followDefinitions(ctx) })
-	audit.Go(func() { m.followAbsent(ctx) })
+	var loops sync.WaitGroup
+	loops.Go(func() { m.checkLoop(ctx) })
+	loops.Go(func() { m.followDefinitions(ctx) })
+	loops.Go(func() { m.followAbsent(ctx) })
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {
@@ -283,7 +283,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	stop()
 	m.stopScrub()
-	audit.Wait()
+	loops.Wait()
 	feeds := m.running()
 	m.committer.HoldRelabels() // they continue with the next start
 	m.closeInformers()
@@ -521,7 +521,7 @@ func (m *Manager) missingLocked() []query.Missing {
 }
 
 type metrics struct {
-	auditsTotal    *prometheus.CounterVec // by resource and result
+	checksTotal    *prometheus.CounterVec // by resource and result
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
 	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
@@ -530,7 +530,7 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer, enricher *enrich.Enricher) (*metrics, error) {
 	m := &metrics{
-		auditsTotal:    prom.CounterVec("watcherd_consistency_checks_total", "Consistency checks of a resource by result: clean, repaired (a difference caused a relist, which is recorded) or unfinished.", "resource", "result"),
+		checksTotal:    prom.CounterVec("watcherd_consistency_checks_total", "Consistency checks of a resource by result: clean, repaired (a difference caused a relist, which is recorded) or unfinished.", "resource", "result"),
 		forgottenTotal: prom.Counter("watcherd_ledger_partitions_deleted_total", "Ledger partitions deleted because no watch had read them for longer than the retention."),
 		scrubbedTotal:  prom.CounterVec("watcherd_scrub_items_total", "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.", "result"),
 		scrubbing:      prom.Gauge("watcherd_scrub_pending", "1 while recorded events or states contain values that the configuration hides."),
@@ -543,7 +543,7 @@ func newMetrics(r prometheus.Registerer, enricher *enrich.Enricher) (*metrics, e
 		Name: "watcherd_events_incomplete_total",
 		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
 	}, func() float64 { return float64(enricher.Incomplete()) })
-	err := prom.NewGroup(r).RegisterAll(m.auditsTotal, m.forgottenTotal, m.scrubbedTotal, m.scrubbing, m.scrubbed, incomplete)
+	err := prom.NewGroup(r).RegisterAll(m.checksTotal, m.forgottenTotal, m.scrubbedTotal, m.scrubbing, m.scrubbed, incomplete)
 	if err != nil {
 		return nil, fmt.Errorf("register the pipeline's metrics: %w", err)
 	}
@@ -552,13 +552,13 @@ func newMetrics(r prometheus.Registerer, enricher *enrich.Enricher) (*metrics, e
 
 // Results of a consistency check.
 const (
-	auditClean      = "clean"
-	auditRepaired   = "repaired"
-	auditUnfinished = "unfinished"
+	checkClean      = "clean"
+	checkRepaired   = "repaired"
+	checkUnfinished = "unfinished"
 )
 
-func (m *metrics) audited(s *informer, result string) {
-	m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
+func (m *metrics) checked(s *informer, result string) {
+	m.checksTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
 }
 
 func (m *metrics) scrubCounted(rewritten, failed int) {
@@ -568,7 +568,7 @@ func (m *metrics) scrubCounted(rewritten, failed int) {
 
 // watches notes that a feed is compared with the cluster. Series begin at zero.
 func (m *metrics) watches(s *commit.Feed) {
-	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
-		m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result)
+	for _, result := range [...]string{checkClean, checkRepaired, checkUnfinished} {
+		m.checksTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result)
 	}
 }
