@@ -141,6 +141,7 @@ func (m *Manager) checkLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		m.restoreLost(ctx)
 		st, now := m.currentState(), m.cfg.Now()
 		if st == nil || !st.ConsistencyCheck.Enabled {
 			continue
@@ -335,6 +336,41 @@ func (c *comparison) relist(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// restoreLost has the informers list again the resources of which a repair of the store has removed recorded states. The lists
+// record what exists; a gap stands for what was deleted meanwhile.
+func (m *Manager) restoreLost(ctx context.Context) {
+	partitions, as := m.store.LostStates()
+	for _, partition := range partitions {
+		if m.relistAll(ctx, partition) {
+			m.store.StatesRestored(partition, as)
+		}
+	}
+}
+
+// relistAll has the informers of a part of the ledger list again. It returns false if there are none, or if one is not well or its list is
+// not recorded.
+func (m *Manager) relistAll(ctx context.Context, partition string) bool {
+	var all []audit
+	for _, s := range m.informerList() {
+		if s.Partition != partition {
+			continue
+		}
+		sub := s.sub.Load()
+		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
+			return false
+		}
+		all = append(all, audit{m: m, s: s, sub: sub})
+	}
+	for i := range all {
+		all[i].s.Log.Warn("a repair of the store has removed recorded states; relisting")
+		if err := all[i].relist(ctx); err != nil {
+			all[i].s.Log.Warn("recorded states that a repair has removed are not restored yet", "error", err)
+			return false
+		}
+	}
+	return len(all) > 0
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch

@@ -277,3 +277,64 @@ func TestFarewellCutShort(t *testing.T) {
 		})
 	}
 }
+
+// TestRepairOfTheLedger has a repair of the store remove recorded states while watcherd runs. Deletions of their objects are reported,
+// behind gaps; of the others without. Then the resource is listed again, which records what exists, and nothing is out of the ordinary.
+func TestRepairOfTheLedger(t *testing.T) {
+	const n = 300
+	api, names := podServer(t, n)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	rewrite := func() error { return l.store.EraseObsolete(t.Context()) }
+	if err := rewrite(); err != nil {
+		t.Fatal(err)
+	}
+	damageTables(t, dir, []byte("s\x00\x00\x00\x01ns/pod-"))
+	api.Put(podPath, "ns", names[0], phase("1"))
+	l.caughtUp()
+	eventually(t, "a repair", func() bool {
+		err := rewrite() // it fails until the damage is removed
+		partitions, _ := l.store.LostStates()
+		return err == nil && len(partitions) > 0
+	})
+	for i := range n / 3 {
+		api.Delete(podPath, "ns", names[3*i])
+	}
+	l.caughtUp()
+	l.m.restoreLost(t.Context())
+	if partitions, _ := l.store.LostStates(); len(partitions) > 0 {
+		t.Fatalf("states are lost of %q", partitions)
+	}
+	api.Put(podPath, "ns", names[3], phase("2"))
+	l.caughtUp()
+	h := l.log()
+	damaged := 0
+	for i, name := range names {
+		want := []string{"sync deleted", "sync", "sync"}[i%3]
+		switch i {
+		case 0:
+			want = "sync updated deleted"
+		case 3:
+			want = "sync deleted added"
+		}
+		got := h.types(name)
+		if strings.Contains(got, "gap") {
+			damaged++
+			want = strings.Replace(want, " deleted", " gap deleted", 1)
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", name, h[name], want)
+		}
+		if _, ok, err := l.store.State("pods", ledger.Key("ns", name), nil); ok != (i%3 != 0 || i == 3) || err != nil {
+			t.Errorf("%s is recorded: %t, %v", name, ok, err)
+		}
+	}
+	if damaged == 0 || damaged > n/6 {
+		t.Errorf("%d pods have gaps", damaged)
+	}
+	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
+		t.Errorf("gaps of the resource: %s", gaps)
+	}
+}

@@ -62,7 +62,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	}
 	w.cluster.ready = w.ready
 	w.cluster.chosen = func() bool {
-		w.selects = w.selects || w.config.chosen && !w.config.byName && w.ready()
+		w.selects = w.selects || w.config.chosen && !w.config.byName && w.ready() && !w.lacks("widgets.example.com")
 		return w.selects
 	}
 	var turn atomic.Int64
@@ -379,13 +379,19 @@ func (w *world) ready() bool {
 	}
 	s := status.Status{Pipeline: w.life.manager.Reader().Status()}
 	for i := range s.Watches {
-		if slices.ContainsFunc(s.Watches[i].Missing, func(m status.Missing) bool { return m.Resource == "namespaces" }) ||
-			slices.ContainsFunc(s.Watches[i].Sources, func(s status.Source) bool { return !s.Synced }) {
+		if slices.ContainsFunc(s.Watches[i].Sources, func(s status.Source) bool { return !s.Synced }) {
 			return false // it is known not to be possible at present
 		}
 	}
 	// A process that is cut off comes as far as ready, too, without it being durable.
-	return status.Worst(s.Checks(time.Now())) != status.Failed && !w.isKilled()
+	return !w.lacks("namespaces") && status.Worst(s.Checks(time.Now())) != status.Failed && !w.isKilled()
+}
+
+// lacks reports whether a watch waits for a resource: its objects are not listed.
+func (w *world) lacks(resource string) bool {
+	return slices.ContainsFunc(w.life.manager.Reader().Status().Watches, func(watch status.Watch) bool {
+		return slices.ContainsFunc(watch.Missing, func(m status.Missing) bool { return m.Resource == resource })
+	})
 }
 
 // watching reports whether the process has a watch.

@@ -57,7 +57,8 @@
 // [Queue.DeadLetter] fails with [ErrDeadLettersFull] and the entry stays. They expire.
 //
 // Never wiped. Open leaves a directory that it cannot open unchanged ([ErrDamaged]);
-// package inspect reads around the damage, block by block. A record that becomes
+// package inspect reads around the damage, block by block. A state of the ledger that a repair has removed is unreadable, and not
+// one that never was, until it is recorded again ([Store.LostStates]). A record that becomes
 // unreadable later turns into a dead letter with the reason "unreadable"; the records
 // after it are delivered.
 //

@@ -26,7 +26,8 @@ import (
 // which a compaction failed:
 //
 //  1. One synced write restores the lost keys that memory has (counters, names, marks,
-//     pins, entries in flight, acknowledged positions), and notes the lost ranges.
+//     pins, entries in flight, acknowledged positions), and notes the lost ranges, those of the ledger until the caller has
+//     recorded the states again (loststate.go).
 //  2. The blocks are overwritten, in a copy of the table that takes its place: backups have links to the table, and not
 //     what 1 and 3 write. They meet the damage themselves. A backup that is being made ends.
 //  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
@@ -201,6 +202,9 @@ func (s *Store) repairTables() error {
 		return err
 	}
 	defer s.life.leave()
+	if err := s.saveLostStates(); err != nil {
+		return err
+	}
 	for {
 		path, table := s.damaged.next()
 		if table == nil {
@@ -270,6 +274,7 @@ func (s *Store) removeBlocks(path string, patches []salvage.Patch, blocked bool)
 	for i := range patches {
 		lost[i] = patches[i].Lost
 	}
+	s.loseStates(lost...)
 	return s.files.Repair(func() error {
 		if !blocked {
 			if err := s.restate(lost); err != nil {
@@ -342,7 +347,7 @@ func (s *Store) restate(lost []layout.Range) error {
 		}
 	}()
 	b := s.db.NewBatch()
-	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, s.damaged.uncounted), nil)}
+	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, s.damaged.uncounted), nil), s.lost.put(b)}
 	for _, r := range lost {
 		errs = append(errs, s.restateRange(b, r, queues))
 	}
@@ -540,8 +545,9 @@ func (s *Store) adoptRepair() error {
 	if err != nil || !noted {
 		return err
 	}
+	s.loseStates(everything)
 	b := s.db.NewBatch()
-	if err := s.apply(b, pebble.Sync, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil)); err != nil {
+	if err := s.apply(b, pebble.Sync, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil), s.lost.put(b)); err != nil {
 		return err
 	}
 	return s.files.EndRepair()

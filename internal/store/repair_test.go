@@ -450,6 +450,9 @@ func TestRepairCutShort(t *testing.T) {
 		t.Run(fmt.Sprint("blocked ", blocked), func(t *testing.T) {
 			mem := vfs.NewCrashableMem()
 			n := damagedQueue(t, mem)
+			const states = 300
+			stateName := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+			damageStates(t, mem, states, stateName)
 			f := &faulty{}
 			s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
 			names := dataFiles(t, mem, ".sst")
@@ -499,6 +502,9 @@ func TestRepairCutShort(t *testing.T) {
 				}
 				if _, noted, err := s.get(layout.RepairKey()); noted || err != nil {
 					t.Errorf("write %d: the repair is not finished, %v", i/2, err)
+				}
+				if lost := unreadableStates(t, s, states, stateName); len(lost) == 0 {
+					t.Errorf("write %d: no state is lost", i/2)
 				}
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
@@ -872,6 +878,121 @@ func TestWritesResumeAfterRepair(t *testing.T) {
 	stop.Store(true)
 	writer.Wait()
 	end()
+}
+
+// damageStates adds recorded states to a closed store, of which a block is damaged.
+func damageStates(t *testing.T, fs vfs.FS, n int, name func(int) string) {
+	t.Helper()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	b := s.NewBatch()
+	for i := range n {
+		b.PutState("objects", name(i), append([]byte("state-"+name(i)), noise(200)...))
+	}
+	if err := errors.Join(s.Commit(b), flush(s), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, fs, []byte("state-"+name(n/2)), 0) {
+		t.Fatal("no state is damaged")
+	}
+}
+
+// unreadableStates returns the names of the states that are, of n that were recorded.
+func unreadableStates(t *testing.T, s *Store, n int, name func(int) string) (lost []string) {
+	t.Helper()
+	for i := range n {
+		_, ok, err := s.State("objects", name(i), nil)
+		switch {
+		case errors.Is(err, ErrUnreadable):
+			lost = append(lost, name(i))
+		case !ok || err != nil:
+			t.Fatalf("state %s: %t, %v", name(i), ok, err)
+		}
+	}
+	return lost
+}
+
+// TestLostStates repairs a table with states. Those that are gone stay unreadable, in the next process as well, until they are
+// recorded again: a state that is not found is one that never was.
+func TestLostStates(t *testing.T) {
+	const n = 400
+	options := Options{FS: vfs.NewMem(), firstSequence: 1, MaxBytes: smallTables}
+	s := openTest(t, "store", options)
+	ensure(t, s, "a")
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	payload := noise(2000)
+	for i := range n {
+		commitOne(t, s, name(i), payload)
+	}
+	other := s.NewBatch()
+	other.PutState("others", "a", payload)
+	compact := func() error { return s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) }
+	if err := errors.Join(s.Commit(other), flush(s), compact(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, options.FS, []byte("state-"+name(40)), 0) {
+		t.Fatal("nothing is damaged")
+	}
+	s = openTest(t, "store", options)
+	lost := unreadableStates(t, s, n, name)
+	if partitions, _ := s.LostStates(); len(lost) == 0 || len(partitions) > 0 {
+		t.Fatalf("%d states are unreadable, lost: %q", len(lost), partitions)
+	}
+	lostOf := func(want ...string) {
+		t.Helper()
+		if partitions, _ := s.LostStates(); !slices.Equal(partitions, want) {
+			t.Fatalf("states are lost of %q, want %q", partitions, want)
+		}
+	}
+	for _, name := range dataFiles(t, options.FS, ".sst") {
+		s.damaged.add(&pebble.DataCorruptionInfo{Path: "store/db/" + name})
+	}
+	end := runStore(t, s)
+	eventually(t, "a repair", func() bool {
+		partitions, _ := s.LostStates()
+		return len(partitions) > 0 && s.damaged.first() == ""
+	})
+	for _, life := range []string{"this life", "the next life"} {
+		lostOf("objects")
+		if again := unreadableStates(t, s, n, name); !slices.Equal(again, lost) {
+			t.Errorf("%s: %q are unreadable, want %q", life, again, lost)
+		}
+		if err := s.ScanState("objects", "", func(string, []byte) error { return nil }); !errors.Is(err, ErrUnreadable) {
+			t.Errorf("%s: a scan: %v", life, err)
+		}
+		if err := errors.Join(s.ScanState("objects", name(n-1), func(string, []byte) error { return nil }), s.ScanState("others", "", func(string, []byte) error { return nil })); err != nil {
+			t.Errorf("%s: a scan of others: %v", life, err)
+		}
+		end()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openTest(t, "store", options)
+		end = runStore(t, s)
+	}
+	_, as := s.LostStates()
+	commitOne(t, s, lost[0], payload)
+	s.loseStates(partitionRange(1)) // another repair
+	s.StatesRestored("objects", as)
+	lostOf("objects")
+	_, as = s.LostStates()
+	s.StatesRestored("objects", as)
+	lostOf()
+	if _, ok, err := s.State("objects", lost[0], nil); !ok || err != nil {
+		t.Errorf("what is recorded again: %t, %v", ok, err)
+	}
+	if _, ok, err := s.State("objects", lost[1], nil); ok || err != nil {
+		t.Errorf("what does not exist: %t, %v", ok, err)
+	}
+	eventually(t, "it is written", func() bool {
+		_, ok, err := s.get(layout.LostStatesKey())
+		return !ok && err == nil
+	})
+	end()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, "store", options)
+	lostOf()
 }
 
 // TestLetterOfALossLeavesOthers counts a queue after the loss of two blocks: the entries of one

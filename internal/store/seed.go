@@ -35,7 +35,9 @@ func (s *Store) Dump(ctx context.Context, w io.Writer) (p Position, err error) {
 	keys, err := dump(ctx, s.db, func(key, value []byte) error {
 		switch key[0] {
 		case layout.PrefixRepair:
-			return ErrRepairing
+			if len(key) == len(layout.RepairKey()) {
+				return ErrRepairing
+			}
 		case layout.PrefixJournal:
 			var err error
 			if p, err = layout.ParsePosition(value); err != nil {

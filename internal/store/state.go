@@ -47,6 +47,15 @@ func (t *partitionTable) ensure(name string) *partition {
 	return p
 }
 
+func (t *partitionTable) ids() (ids []uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.byName {
+		ids = append(ids, p.id)
+	}
+	return ids
+}
+
 func (s *Store) loadPartitions() (*partitionTable, error) {
 	t := &partitionTable{byName: make(map[string]*partition)}
 	err := s.scanNames(layout.KindPartition, func(name string, id uint32, _ []byte) error {
@@ -92,7 +101,7 @@ func (s *Store) scan(lower, upper []byte, f func(key, value []byte) error) error
 
 // State appends the ledger entry of key to dst and returns the extended slice;
 // false if there is none. It sees every batch whose Commit has returned. The
-// error is ErrUnreadable if the entry is damaged.
+// error is ErrUnreadable if the entry is damaged, or may be among those that a repair has removed (see [Store.LostStates]).
 func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 	if err := s.use(); err != nil {
 		return dst, false, err
@@ -103,7 +112,12 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 		return dst, false, nil
 	}
 	var buf [96]byte
-	return s.appendGet(dst, layout.AppendStateKey(buf[:0], p.id, key))
+	at := layout.AppendStateKey(buf[:0], p.id, key)
+	dst, ok, err := s.appendGet(dst, at)
+	if err == nil && !ok {
+		err = s.lost.in(at, append(at, 0))
+	}
+	return dst, ok, err
 }
 
 // ScanState calls f for every ledger entry of the partition whose key begins
@@ -132,9 +146,15 @@ func (s *Store) ScanStateAfter(partition, prefix, after string, f func(key strin
 	if next := append(layout.AppendStateKey(nil, p.id, after), 0); after != "" && bytes.Compare(next, lower) > 0 {
 		lower = next
 	}
-	return s.scanReadable("ledger partition "+partition, lower, upper, func(key, value []byte) error {
-		return f(string(key[name:]), value)
+	looked := upper
+	err := s.scanReadable("ledger partition "+partition, lower, upper, func(key, value []byte) error {
+		err := f(string(key[name:]), value)
+		if err != nil {
+			looked = bytes.Clone(key)
+		}
+		return err
 	})
+	return errors.Join(err, s.lost.in(lower, looked))
 }
 
 // scanReadable is scan of everything that is readable, with an error at the end that names
@@ -177,6 +197,7 @@ func (s *Store) DeletePartition(name string) error {
 	if err != nil {
 		return err
 	}
+	s.lost.forget(p.id)
 	s.partitions.mu.Lock()
 	defer s.partitions.mu.Unlock()
 	delete(s.partitions.byName, name)

@@ -45,6 +45,7 @@ type Store struct {
 
 	limit   engine.LogLimit
 	damaged damagedTables
+	lost    lostStates
 
 	// rewrites counts rewrites of the log and of queues. A copy of a payload is made
 	// again if it has changed.
@@ -178,6 +179,9 @@ func (s *Store) load() (err error) {
 	}
 	s.next = max(position.High+1, s.next)
 	if s.partitions, err = s.loadPartitions(); err != nil {
+		return err
+	}
+	if err := s.loadLostStates(); err != nil {
 		return err
 	}
 	if s.log, err = s.loadLog(position.High); err != nil {

@@ -376,6 +376,26 @@ func TestClusterWithoutKubeSystem(t *testing.T) {
 	})
 }
 
+// TestRelistDuringAList asks for a list while another is under way, which may be older than what is asked about.
+func TestRelistDuringAList(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		_, sub := subscribe(t, factory(t, s), configMapKey)
+		time.Sleep(time.Minute)
+		var lists atomic.Int64
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if !isWatch(r) && r.URL.Path == configMapPath && lists.Add(1) == 1 {
+				sub.Relist("test")
+			}
+			return false
+		})
+		sub.Relist("test")
+		time.Sleep(time.Minute)
+		is(t, "lists", lists.Load(), 2)
+		is(t, "relists", sub.Status().Relists, 2)
+	})
+}
+
 // noNamespaces answers as a server without namespaces.
 func noNamespaces(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != "/api/v1/namespaces" || isWatch(r) {

@@ -192,7 +192,10 @@ func (r Range) Equal(other Range) bool {
 // RepairKey returns the key of the note of a repair in progress.
 func RepairKey() []byte { return []byte{PrefixRepair} }
 
-// AppendRanges appends the note of a repair: the lengths and bytes of all bounds.
+// LostStatesKey returns the key of the ranges of the ledger that repairs have removed.
+func LostStatesKey() []byte { return []byte{PrefixRepair, PrefixState} }
+
+// AppendRanges appends ranges of keys: the lengths and bytes of all bounds.
 func AppendRanges(dst []byte, ranges []Range) []byte {
 	for _, r := range ranges {
 		for _, key := range [][]byte{r.Lower, r.Upper} {
@@ -203,7 +206,7 @@ func AppendRanges(dst []byte, ranges []Range) []byte {
 	return dst
 }
 
-// ParseRanges decodes the note of a repair.
+// ParseRanges decodes what AppendRanges has made.
 func ParseRanges(value []byte) ([]Range, error) {
 	var keys [][]byte
 	for len(value) > 0 {

@@ -75,6 +75,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
+	s.clearRelist()
 	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next(), list: objects{at: time.Now()}}
 	query := s.query()
 	if limit > 0 {

@@ -509,7 +509,7 @@ func (s *Source) listed(list *objects) {
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.doubted, s.relistCause = nil, true, time.Time{}, false, ""
+	s.loss, s.begun, s.suspect, s.doubted = nil, true, time.Time{}, false
 	s.mu.Unlock()
 	s.stats.listed(list.at, func(t *Counters) {
 		if relist {
@@ -625,7 +625,7 @@ func (e errRelistRequested) Error() string { return "relist requested: " + e.cau
 
 // Relist makes the reflector list the resource again, as after a loss of history with
 // that cause. It ends an established watch. A watch that cannot be established is
-// followed by the list once a request succeeds.
+// followed by the list once a request succeeds, and a list that is under way by another one.
 func (s *Source) Relist(cause string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -633,6 +633,13 @@ func (s *Source) Relist(cause string) {
 	if s.interrupt != nil {
 		s.interrupt(errRelistRequested{cause})
 	}
+}
+
+// clearRelist is called when a list begins, which is what a Relist before it asked for.
+func (s *Source) clearRelist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relistCause = ""
 }
 
 // interruptible lets Relist end a request by its context; nil ends that. It returns the
