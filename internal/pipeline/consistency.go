@@ -352,7 +352,7 @@ func (m *Manager) restoreLost(ctx context.Context) {
 // relistAll has the informers of a part of the ledger list again. It returns false if there are none, or if one is not well or its list is
 // not recorded.
 func (m *Manager) relistAll(ctx context.Context, partition string) bool {
-	var all []audit
+	var all []comparison
 	for _, s := range m.informerList() {
 		if s.Partition != partition {
 			continue
@@ -361,7 +361,7 @@ func (m *Manager) relistAll(ctx context.Context, partition string) bool {
 		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
 			return false
 		}
-		all = append(all, audit{m: m, s: s, sub: sub})
+		all = append(all, comparison{m: m, s: s, sub: sub})
 	}
 	for i := range all {
 		all[i].s.Log.Warn("a repair of the store has removed recorded states; relisting")
