@@ -567,7 +567,7 @@ func TestBeginGap(t *testing.T) {
 			name: "rollback", gap: gap(dynamicfactory.CauseRollback, time.Minute),
 			want: []told{{Type: event.Gap, Cause: "rollback"}}, check: func(s *Feed) bool { return s.epoch == 1 && s.rewind },
 		},
-		{name: "consistency check", gap: gap(CauseAudit, time.Minute), check: func(s *Feed) bool { return s.repair == 2 && s.open != nil }},
+		{name: "consistency check", gap: gap(CauseConsistencyCheck, time.Minute), check: func(s *Feed) bool { return s.repair == 2 && s.open != nil }},
 		{name: "short", gap: gap(dynamicfactory.CauseExpired, time.Minute), check: func(s *Feed) bool { return s.open != nil }},
 		{
 			name: "long", gap: gap(dynamicfactory.CauseExpired, time.Hour),
@@ -648,5 +648,33 @@ func TestSettledByOtherRules(t *testing.T) {
 	r.commit()
 	if cp := r.saved(s); !cp.SettledSince.Equal(r.at) || !cp.HistorySince.Equal(now) {
 		t.Errorf("the checkpoint is %+v, want it settled since %v", cp, r.at)
+	}
+}
+
+// TestKeepHistory: the history is whole from the first list on, and begins again where more of it is kept.
+func TestKeepHistory(t *testing.T) {
+	before := now.Add(-time.Hour)
+	one, all := []ledger.Kept{{Namespaces: []string{"ns"}}}, []ledger.Kept{{}}
+	for _, tc := range []struct {
+		name      string
+		was, kept []ledger.Kept
+		since     time.Time
+		synced    bool
+		want      time.Time
+	}{
+		{name: "before the first list", kept: all},
+		{name: "behind the first list", kept: all, synced: true, want: now},
+		{name: "by the same rules", was: all, kept: all, since: before, synced: true, want: before},
+		{name: "of less", was: all, kept: one, since: before, synced: true, want: before},
+		{name: "of more", was: one, kept: all, since: before, synced: true, want: now},
+		{name: "of more, before a list", was: one, kept: all, since: before},
+		{name: "of nothing", was: all, since: before, synced: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := &Feed{progress: progress{saved: ledger.Checkpoint{Kept: tc.was}, historySince: tc.since, synced: tc.synced}}
+			if s.keepHistory(tc.kept, now); !s.historySince.Equal(tc.want) {
+				t.Errorf("since %v, want %v", s.historySince, tc.want)
+			}
+		})
 	}
 }

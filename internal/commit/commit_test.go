@@ -2,6 +2,7 @@ package commit
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
 	r.c, err = New(Config{
 		Cluster: "test", Store: st, Ledger: ledger.New(st, dicts), Dictionaries: dicts,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Now: func() time.Time { return r.at }, Running: func() []*Feed { return r.running },
+		Now: func() time.Time { return r.at }, Running: func() []*Feed { return slices.Clone(r.running) },
 	})
 	if err != nil {
 		t.Fatal(err)

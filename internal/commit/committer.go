@@ -76,8 +76,9 @@ type Config struct {
 	Now          func() time.Time
 	// Enrich adds to a record what the flags ask for about other objects than its own. It
 	// does not wait. nil: nothing is added.
-	Enrich  func(r *record.Record, o *compact.Object, want record.Flags) error
-	Running func() []*Feed // the feeds whose informers run; called by the committer's goroutine
+	Enrich func(r *record.Record, o *compact.Object, want record.Flags) error
+	// Running returns the feeds whose informers run, in a new slice. Any goroutine may call it.
+	Running func() []*Feed
 }
 
 // Committer turns what informers report into events and makes them durable. Make one with
@@ -113,9 +114,13 @@ type Committer struct {
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.
 func New(cfg Config) (*Committer, error) {
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
 	c := &Committer{
 		cfg: cfg, log: cfg.Logger, store: cfg.Store, ledger: cfg.Ledger, dicts: cfg.Dictionaries,
-		metrics:         newMetrics(cfg.Registerer),
+		metrics:         m,
 		changes:         make(chan change, maxGroup),
 		barriers:        make(chan barrierCall),
 		force:           make(chan struct{}),
@@ -422,17 +427,8 @@ func (g *group) putCheckpoints() error {
 		if sub == nil {
 			continue
 		}
-		if next, ok := sub.NextList(s.position, false); ok && next.Last && next.End == s.position+1 && !g.changed(s) {
-			complete := s.ahead != nil || s.relisted != 0 // the sweep finds the deletions
-			if !complete {
-				var err error
-				if complete, err = g.c.ledger.Empty(s.Partition, s.KeyPrefix()); err != nil {
-					return err
-				}
-			}
-			if complete {
-				s.position = next.End
-			}
+		if err := g.passEmptyList(s, sub); err != nil {
+			return err
 		}
 		if err := g.settle(s); err != nil {
 			return err
@@ -440,48 +436,90 @@ func (g *group) putCheckpoints() error {
 		if s.position >= max(s.list.end, 1) {
 			s.list = list{}
 		}
-		version := sub.Checkpoint(s.position)
-		if s.ahead != nil && version != "" && s.caughtUp(version) {
-			s.ahead = nil // its list has been taken in as well
-		}
-		version = cmp.Or(version, s.saved.ResourceVersion)
-		kept := s.kept()
-		if len(kept) == 0 || !s.saved.Keeps(kept) {
-			s.historySince = time.Time{}
-		}
-		if len(kept) > 0 && s.historySince.IsZero() && s.synced {
-			s.historySince = g.c.cfg.Now()
-		}
-		settled := s.saved.SettledSince
-		if settled.IsZero() || !s.historySince.Equal(s.saved.HistorySince) || !s.saved.KeepsOnly(kept) || s.recordedForm != s.saved.Form {
-			settled = s.historySince
-			if !settled.IsZero() {
-				settled = g.c.cfg.Now()
-			}
-		}
-		now := ledger.Checkpoint{HistorySince: s.historySince, Kept: kept, SettledSince: settled, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
-		now.Recorded = s.recorded(version)
-		if now.Resumable() {
-			now.Quiet = sub.Quiet(s.position)
-		}
-		if s.position == 0 && version == s.saved.ResourceVersion && (now.Listing == nil || s.saved.Listing != nil && *now.Listing == *s.saved.Listing) {
-			now.Quiet = cmp.Or(now.Quiet, s.saved.Quiet) // nothing is committed behind what the feed begins with
-		}
-		if now.Same(s.saved) {
+		at := g.c.cfg.Now()
+		next := s.checkpoint(sub, at)
+		if next.Same(s.saved) {
 			continue
 		}
-		now.Time = g.c.cfg.Now()
-		known := sub.Known(s.position)
-		if known.IsZero() && version == s.saved.ResourceVersion {
-			known = s.saved.Time
-		}
-		if version != "" && !known.IsZero() && known.Before(now.Time) {
-			now.Time = known
-		}
-		s.saved = now
+		next.Time = s.knownUntil(sub, next.ResourceVersion, at)
+		s.saved = next
 		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(s.saved))
 	}
 	return nil
+}
+
+// passEmptyList moves the feed to the end of a list without objects, which no object carries, if the
+// list follows and nothing is recorded that it lacks.
+func (g *group) passEmptyList(s *Feed, sub Acknowledger) error {
+	next, ok := sub.NextList(s.position, false)
+	if !ok || !next.Last || next.End != s.position+1 || g.changed(s) {
+		return nil
+	}
+	if s.ahead == nil && s.relisted == 0 { // else the sweep finds the deletions
+		if empty, err := g.c.ledger.Empty(s.Partition, s.KeyPrefix()); err != nil || !empty {
+			return err
+		}
+	}
+	s.position = next.End
+	return nil
+}
+
+// checkpoint is where the feed has come to, without the time.
+func (s *Feed) checkpoint(sub Acknowledger, at time.Time) ledger.Checkpoint {
+	version := sub.Checkpoint(s.position)
+	if s.ahead != nil && version != "" && s.caughtUp(version) {
+		s.ahead = nil // its list has been taken in as well
+	}
+	version = cmp.Or(version, s.saved.ResourceVersion)
+	kept := s.kept()
+	s.keepHistory(kept, at)
+	next := ledger.Checkpoint{
+		ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Recorded: s.recorded(version),
+		HistorySince: s.historySince, Kept: kept, SettledSince: s.settledSince(kept, at),
+		Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
+	}
+	if next.Resumable() {
+		next.Quiet = sub.Quiet(s.position)
+	}
+	if s.position == 0 && version == s.saved.ResourceVersion && (next.Listing == nil || s.saved.Listing != nil && *next.Listing == *s.saved.Listing) {
+		next.Quiet = cmp.Or(next.Quiet, s.saved.Quiet) // nothing is committed behind what the feed begins with
+	}
+	return next
+}
+
+// keepHistory notes since when the history that the rules keep is whole: from the first list on, and
+// from the moment on at which a rule keeps more.
+func (s *Feed) keepHistory(kept []ledger.Kept, at time.Time) {
+	if len(kept) == 0 || !s.saved.Keeps(kept) {
+		s.historySince = time.Time{}
+	}
+	if len(kept) > 0 && s.historySince.IsZero() && s.synced {
+		s.historySince = at
+	}
+}
+
+// settledSince is since when the history has been kept by the same rules and in one form.
+func (s *Feed) settledSince(kept []ledger.Kept, at time.Time) time.Time {
+	switch since := s.saved.SettledSince; {
+	case !since.IsZero() && s.historySince.Equal(s.saved.HistorySince) && s.saved.KeepsOnly(kept) && s.recordedForm == s.saved.Form:
+		return since
+	case s.historySince.IsZero():
+		return time.Time{}
+	default:
+		return at
+	}
+}
+
+// knownUntil is the time up to which nothing is missing by the version of a checkpoint that is made now.
+func (s *Feed) knownUntil(sub Acknowledger, version string, at time.Time) time.Time {
+	known := sub.Known(s.position)
+	if known.IsZero() && version == s.saved.ResourceVersion {
+		known = s.saved.Time
+	}
+	if version != "" && !known.IsZero() && known.Before(at) {
+		return known
+	}
+	return at
 }
 
 // changed reports whether the group changes recorded states of the feed's objects.

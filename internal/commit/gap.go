@@ -64,13 +64,13 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.open != nil { // the rest of its list is unknown
 		longer := *gap
-		if gap.Cause != CauseAudit || ledger.Newer(gap.From, s.open.From) {
+		if gap.Cause != CauseConsistencyCheck || ledger.Newer(gap.From, s.open.From) {
 			longer.From, longer.FromTime = s.open.From, s.open.FromTime
 		}
 		gap, s.open = &longer, nil
 	}
-	if audit := gap.Cause == CauseAudit; s.ahead != nil || audit {
-		s.listed, s.first, s.relisted, s.swept, s.repairs = map[uint64]struct{}{}, gap.To, gap.Position+1, false, audit
+	if checked := gap.Cause == CauseConsistencyCheck; s.ahead != nil || checked {
+		s.listed, s.first, s.relisted, s.swept, s.repairs = map[uint64]struct{}{}, gap.To, gap.Position+1, false, checked
 		if gap.Cause == dynamicfactory.CauseRollback {
 			s.first, s.ahead = "", nil // versions mean something else
 		}
@@ -81,7 +81,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		s.epoch++ // versions are used again
 		s.lists++
 		s.rewind, s.floor, s.newest = true, "", nil
-	case gap.Cause == CauseAudit:
+	case gap.Cause == CauseConsistencyCheck:
 		s.repair, s.open = gap.Position, gap
 		return nil
 	case gap.Cause == dynamicfactory.CauseExpired && short(gap):
@@ -227,8 +227,8 @@ func (g *group) appendGap(s *Feed, h WatchRef, at time.Time, gap *dynamicfactory
 	return nil
 }
 
-// CauseAudit is the cause of the gap of a finding of the consistency check.
-const CauseAudit = "consistencyCheck"
+// CauseConsistencyCheck is the cause of the gap of a finding of the consistency check.
+const CauseConsistencyCheck = "consistencyCheck"
 
 // CauseRemoved is the cause of the gap that is delivered to a sink that was not configured for
 // a time.

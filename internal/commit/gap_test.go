@@ -9,6 +9,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -257,6 +259,24 @@ func TestGapReachesItsWatches(t *testing.T) {
 		}
 		if got := fmt.Sprint(watches); got != tc.want {
 			t.Errorf("%s: the gaps are of %s, want %s", tc.tier, got, tc.want)
+		}
+	}
+}
+
+// TestGapSeriesBeginAtZero: the first gap of any cause raises a series that exists.
+func TestGapSeriesBeginAtZero(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	r.c.Feeds("w", s)
+	series := testutil.CollectAndCount(r.c.metrics.gapsTotal)
+	for _, cause := range []string{
+		dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable,
+		CauseConsistencyCheck, CauseNamespace, CauseRemoved,
+	} {
+		r.c.CountGap("w", s, &dynamicfactory.Gap{Cause: cause, FromTime: now, ToTime: now.Add(time.Second)})
+		if n := testutil.CollectAndCount(r.c.metrics.gapsTotal); n != series {
+			t.Errorf("a gap of cause %s has a series of its own: %d, before %d", cause, n, series)
+			series = n
 		}
 	}
 }

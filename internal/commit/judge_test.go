@@ -303,7 +303,7 @@ func TestRepairRestoresStates(t *testing.T) {
 			r.Expect("added a u 3")
 			damage(r, s)
 			r.commit(
-				&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, To: "5", FromTime: now, ToTime: now, Position: 2}},
+				&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseConsistencyCheck, To: "5", FromTime: now, ToTime: now, Position: 2}},
 				updatedIn(s, r.Object("a", "u", "3").WithPosition(2), a),
 			)
 			r.Expect()

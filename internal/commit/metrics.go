@@ -1,8 +1,11 @@
 package commit
 
 import (
+	"fmt"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -25,32 +28,23 @@ type metrics struct {
 	waiting        *prometheus.GaugeVec   // by route and sink
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-		r.MustRegister(c)
-		return c
-	}
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		observedTotal:  counter("watcherd_notifications_observed_total", "Informer notifications received, before the comparison with the ledger.", "resource"),
-		watchedTotal:   counter("watcherd_watch_changes_total", "Changes of objects that a watch saw, before routing, by type.", "watch", "type"),
-		committedTotal: counter("watcherd_events_committed_total", "Events made durable in the event log, by type.", "type"),
-		filteredTotal:  counter("watcherd_events_unrouted_total", "Changes recorded in the ledger that no route matched.", "type"),
-		gapsTotal:      counter("watcherd_gaps_total", "Gaps: periods whose history the API server no longer has.", "watch", "resource", "cause"),
-		gapSeconds:     counter("watcherd_gap_seconds_total", "Total duration of the gaps.", "watch", "resource", "cause"),
-		quietTotal:     counter("watcherd_quiet_gaps_total", "Periods without history after which a list shows no difference: the history alone has a gap, with the cause quiet.", "resource"),
-		repairsTotal:   counter("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),
-		staleTotal:     counter("watcherd_stale_states_total", "Object states received that are older than the recorded ones; they are ignored.", "resource"),
-		held:           counter("watcherd_throttle_held_total", "Events that a route's throttle held.", "route", "sink"),
-		coalesced:      counter("watcherd_throttle_coalesced_total", "Held events that a later event of their object replaced.", "route", "sink"),
-		unheld:         counter("watcherd_throttle_dropped_total", "Held events that could not be delivered: their sink was removed, or what was held is damaged.", "reason"),
-		lasted:         counter("watcherd_route_lasted_total", "Events made because an object matched a route for as long as its for asks.", "route"),
+		observedTotal:  prom.CounterVec("watcherd_notifications_observed_total", "Informer notifications received, before the comparison with the ledger.", "resource"),
+		watchedTotal:   prom.CounterVec("watcherd_watch_changes_total", "Changes of objects that a watch saw, before routing, by type.", "watch", "type"),
+		committedTotal: prom.CounterVec("watcherd_events_committed_total", "Events made durable in the event log, by type.", "type"),
+		filteredTotal:  prom.CounterVec("watcherd_events_unrouted_total", "Changes recorded in the ledger that no route matched.", "type"),
+		gapsTotal:      prom.CounterVec("watcherd_gaps_total", "Gaps: periods whose history the API server no longer has.", "watch", "resource", "cause"),
+		gapSeconds:     prom.CounterVec("watcherd_gap_seconds_total", "Total duration of the gaps.", "watch", "resource", "cause"),
+		quietTotal:     prom.CounterVec("watcherd_quiet_gaps_total", "Periods without history after which a list shows no difference: the history alone has a gap, with the cause quiet.", "resource"),
+		repairsTotal:   prom.CounterVec("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),
+		staleTotal:     prom.CounterVec("watcherd_stale_states_total", "Object states received that are older than the recorded ones; they are ignored.", "resource"),
+		held:           prom.CounterVec("watcherd_throttle_held_total", "Events that a route's throttle held.", "route", "sink"),
+		coalesced:      prom.CounterVec("watcherd_throttle_coalesced_total", "Held events that a later event of their object replaced.", "route", "sink"),
+		unheld:         prom.CounterVec("watcherd_throttle_dropped_total", "Held events that could not be delivered: their sink was removed, or what was held is damaged.", "reason"),
+		lasted:         prom.CounterVec("watcherd_route_lasted_total", "Events made because an object matched a route for as long as its for asks.", "route"),
+		waiting:        prom.GaugeVec("watcherd_route_held", "Events that a route's throttle holds now, and, without a sink, matches that have not lasted yet for as long as its for asks.", "route", "sink"),
 	}
-	m.waiting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "watcherd_route_held",
-		Help: "Events that a route's throttle holds now, and, without a sink, matches that have not lasted yet for as long as its for asks.",
-	}, []string{"route", "sink"})
-	r.MustRegister(m.waiting)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -59,7 +53,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, reason := range [...]string{"sink", "unreadable"} {
 		m.unheld.WithLabelValues(reason)
 	}
-	return m
+	err := prom.NewGroup(r).RegisterAll(
+		m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.gapSeconds, m.quietTotal,
+		m.repairsTotal, m.staleTotal, m.held, m.coalesced, m.unheld, m.lasted, m.waiting,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("register the committer's metrics: %w", err)
+	}
+	return m, nil
 }
 
 func (m *metrics) observed(s *Feed) prometheus.Counter {
@@ -71,7 +72,7 @@ func (m *metrics) repaired(s *Feed) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the committer's.
-var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseConsistencyCheck, CauseNamespace, CauseRemoved}
 
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()

@@ -495,7 +495,7 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 	if want&record.Summary != 0 && about.SelfDescribing(o.t) {
 		want |= record.Object // as before
 	}
-	if len(g.c.timers.throttles) > 0 && want&comparing != 0 {
+	if len(g.c.timers.throttles) > 0 && want&record.Comparing != 0 {
 		want |= record.Object // what comes next may be compared with it
 	}
 	before := o.former()

@@ -394,12 +394,12 @@ func TestRepairsAreOfOneList(t *testing.T) {
 	r.recorded(s, r.Object("ghost", "u3", "1"))
 	r.told()
 	r.commit(
-		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, From: "2", To: "5", FromTime: now, ToTime: now, Position: 3}},
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseConsistencyCheck, From: "2", To: "5", FromTime: now, ToTime: now, Position: 3}},
 		updatedIn(s, r.Object("a", "u1", "4"), a), updatedIn(s, b.WithPosition(3), b),
 	)
 	r.commit(missingFrom(s, b))
 	want := []told{
-		{Type: event.Gap, Cause: CauseAudit},
+		{Type: event.Gap, Cause: CauseConsistencyCheck},
 		{Type: event.Updated, UID: "u1", Version: "4", Old: true, Repair: true},
 		{Type: event.Deleted, UID: "u3", Version: "1", FinalStateUnknown: true, Repair: true},
 		{Type: event.Deleted, UID: "u2", Version: "2", FinalStateUnknown: true},

@@ -68,14 +68,11 @@ func (g *group) throttleTarget(r *record.Record, i int, of []*timer.Bucket, path
 	return wait, nil
 }
 
-// comparing are the parts of an event that are made from the state before.
-const comparing = record.OldObject | record.Patch | record.Summary
-
 // sentRow is the row of a route that has sent a record at a time: the next one is compared
 // with its state.
 func sentRow(r *record.Record, target record.Target, at time.Time) (*timer.Row, error) {
 	row := &timer.Row{Start: at, Armed: true, UID: r.Event.UID}
-	if target.Flags&comparing == 0 {
+	if target.Flags&record.Comparing == 0 {
 		return row, nil
 	}
 	sent := *r
@@ -117,7 +114,7 @@ func (g *group) hold(r *record.Record, sequence uint64) error {
 				}
 			}
 		}
-		if target.Flags&comparing == 0 {
+		if target.Flags&record.Comparing == 0 {
 			next.OldObject, next.Patch, next.PatchOmitted = compact.Body{}, nil, false
 		}
 		row := &timer.Row{Start: h.row.Start, Armed: true, UID: r.Event.UID, Sequence: sequence}

@@ -314,7 +314,7 @@ func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags
 		if t.Sink == sink {
 			return t.Flags, true, true
 		}
-		for name := range strings.SplitSeq(t.Routes, ",") {
+		for name := range t.RouteNames() {
 			if asked, leads := leading[name]; leads {
 				flags |= asked.WithSelection(t.Flags.Selection())
 				ok = true

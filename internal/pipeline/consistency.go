@@ -23,22 +23,22 @@ import (
 )
 
 const (
-	// auditPause is how often the loop looks for a check that is due.
-	auditPause = time.Second
+	// checkPoll is how often the loop looks for a check that is due.
+	checkPoll = time.Second
 
-	// auditSettle is the time for watches to be established before a check.
-	auditSettle = time.Minute
+	// checkSettle is the time for watches to be established before a check.
+	checkSettle = time.Minute
 
-	// auditPatience is how long the watch may take to catch up with the list that
+	// checkPatience is how long the watch may take to catch up with the list that
 	// it is compared with. Bookmarks come about once a minute.
-	auditPatience = 3 * time.Minute
+	checkPatience = 3 * time.Minute
 
-	// auditPage is about how many objects a page of heads has.
-	auditPage = 500
+	// checkPage is about how many objects a page of heads has.
+	checkPage = 500
 
-	// minAuditPause and maxAuditPause bound the pause after each page.
-	minAuditPause = 100 * time.Millisecond
-	maxAuditPause = 30 * time.Second
+	// minPagePause and maxPagePause bound the pause after each page.
+	minPagePause = 100 * time.Millisecond
+	maxPagePause = 30 * time.Second
 
 	// maxSuspects bounds how many differences wait for the watch to catch up.
 	maxSuspects = 10_000
@@ -92,7 +92,7 @@ func (m *Manager) noteChecked(s *informer, c cleanCheck) {
 // sinceChecked has the gap of a loss that the consistency check found begin with the last check that found
 // none, or at an unknown time. Any goroutine may call it.
 func (m *Manager) sinceChecked(s *commit.Feed, gap dynamicfactory.Gap) dynamicfactory.Gap {
-	if gap.Cause != commit.CauseAudit {
+	if gap.Cause != commit.CauseConsistencyCheck {
 		return gap
 	}
 	var last cleanCheck
@@ -116,10 +116,10 @@ func (m *Manager) noteChecks(c *checks) {
 	}
 }
 
-// auditLoop compares the ledger with the cluster, one feed after the other, at
+// checkLoop compares the ledger with the cluster, one feed after the other, at
 // the configured interval. API servers do lose watch events
 // (kubernetes/kubernetes#123072, etcd-io/etcd#18089); nothing else would notice.
-func (m *Manager) auditLoop(ctx context.Context) {
+func (m *Manager) checkLoop(ctx context.Context) {
 	var c checks
 	known, err := m.meta(checksMeta, &c)
 	if err != nil {
@@ -128,12 +128,12 @@ func (m *Manager) auditLoop(ctx context.Context) {
 	if !known {
 		c = checks{Began: m.cfg.Now()}
 	}
-	if wait.For(ctx, auditSettle) != nil {
+	if wait.For(ctx, checkSettle) != nil {
 		return
 	}
 	m.noteChecks(&c)
 	jitter := 1 + rand.Float64()/4
-	tick := time.NewTicker(auditPause)
+	tick := time.NewTicker(checkPoll)
 	defer tick.Stop()
 	for {
 		select {
@@ -156,18 +156,18 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		case c.Feed == "":
 			continue
 		}
-		m.auditRound(ctx, st.ConsistencyCheck.Interval, &c)
+		m.checkRound(ctx, st.ConsistencyCheck.Interval, &c)
 	}
 }
 
-// auditRound compares one feed after the other, from c.Feed on.
-func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *checks) {
+// checkRound compares one feed after the other, from c.Feed on.
+func (m *Manager) checkRound(ctx context.Context, interval time.Duration, c *checks) {
 	informers := m.informerList()
 	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
 		return !slices.ContainsFunc(informers, func(s *informer) bool { return s.ID == id })
 	})
-	pause := auditPace(interval, informers)
+	pause := checkPace(interval, informers)
 	for _, s := range informers {
 		if s.ID < c.Feed {
 			continue
@@ -175,15 +175,15 @@ func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *che
 		c.Feed = s.ID
 		m.noteChecks(c)
 		from := c.Left[s.ID]
-		err := m.audit(ctx, s, pause, c)
+		err := m.checkFeed(ctx, s, pause, c)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			m.metrics.audited(s, auditUnfinished)
+			m.metrics.checked(s, checkUnfinished)
 			if errors.Is(err, errNotRelisted) {
 				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
-				_ = wait.For(ctx, auditSettle) // the context is looked at next
+				_ = wait.For(ctx, checkSettle) // the context is looked at next
 				return                         // the round continues with this feed
 			}
 			if c.Left[s.ID] == from { // what does not come on is not tried again
@@ -196,17 +196,17 @@ func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *che
 	m.noteChecks(c)
 }
 
-// auditPace is the pause after each page with which a check of the feeds takes
+// checkPace is the pause after each page with which a check of the feeds takes
 // half of the interval.
-func auditPace(interval time.Duration, informers []*informer) time.Duration {
+func checkPace(interval time.Duration, informers []*informer) time.Duration {
 	pages := 0
 	for _, s := range informers {
 		pages++
 		if sub := s.sub.Load(); sub != nil {
-			pages += sub.Status().Objects / auditPage
+			pages += sub.Status().Objects / checkPage
 		}
 	}
-	return min(max(interval/2/time.Duration(max(pages, 1)), minAuditPause), maxAuditPause)
+	return min(max(interval/2/time.Duration(max(pages, 1)), minPagePause), maxPagePause)
 }
 
 // head is what a check compares of an object: its identity and its version. The
@@ -255,40 +255,40 @@ func (x *suspect) judge(recorded head) judgement {
 	}
 }
 
-// audit compares the ledger's entries of one feed with the cluster, page by page,
+// checkFeed compares the ledger's entries of one feed with the cluster, page by page,
 // in the order of their keys and each page at its own version. A difference is a loss
 // only if it is still there when the watch has come as far as the page. A loss has the
 // informer list again, and the differences are delivered as repairs. The place up to which
 // nothing is suspect is kept in c, and is where the next check of the feed begins if this
 // one ends early.
-func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
+func (m *Manager) checkFeed(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
 	sub := s.sub.Load()
 	if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
 		return nil // not well: that is for the status to say
 	}
-	a := audit{m: m, s: s, sub: sub, place: c.Left[s.ID]}
-	whole, began := a.place == place{}, cleanCheck{Time: m.cfg.Now()}
+	x := comparison{m: m, s: s, sub: sub, place: c.Left[s.ID]}
+	whole, began := x.place == place{}, cleanCheck{Time: m.cfg.Now()}
 	for {
-		more, err := a.page(ctx)
+		more, err := x.page(ctx)
 		if err != nil {
 			return err
 		}
-		began.ResourceVersion = cmp.Or(began.ResourceVersion, a.version)
-		if a.rollback != nil || a.outdated {
+		began.ResourceVersion = cmp.Or(began.ResourceVersion, x.version)
+		if x.rollback != nil || x.outdated {
 			break
 		}
-		if !more || len(a.suspects) >= maxSuspects {
-			if err := a.confirm(ctx); err != nil {
+		if !more || len(x.suspects) >= maxSuspects {
+			if err := x.confirm(ctx); err != nil {
 				return err
 			}
-			if a.lost > 0 || !more {
+			if x.lost > 0 || !more {
 				break
 			}
 		}
 		if c.Left == nil {
 			c.Left = map[string]place{}
 		}
-		c.Left[s.ID] = a.certain()
+		c.Left[s.ID] = x.certain()
 		m.noteChecks(c)
 		if err := wait.For(ctx, pause); err != nil {
 			return err
@@ -296,42 +296,42 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 	}
 	delete(c.Left, s.ID)
 	switch {
-	case a.rollback != nil:
-		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
-		a.sub.Relist(dynamicfactory.CauseRollback) // which a successor of the watch would find itself
-		m.metrics.audited(s, auditRepaired)
+	case x.rollback != nil:
+		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", x.rollback.namespace, "name", x.rollback.name, "resourceVersion", x.rollback.listed.version)
+		x.sub.Relist(dynamicfactory.CauseRollback) // which a successor of the watch would find itself
+		m.metrics.checked(s, checkRepaired)
 		return wait.For(ctx, pause)
-	case a.outdated: // the relist distinguishes a rollback from a server that is behind for a moment
-		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", a.version, "recorded", s.Complete())
-	case a.lost > 0:
-		s.Log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", a.lost)
+	case x.outdated: // the relist distinguishes a rollback from a server that is behind for a moment
+		s.Log.Warn("consistency check received a list that is older than what is recorded; relisting", "resourceVersion", x.version, "recorded", s.Complete())
+	case x.lost > 0:
+		s.Log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", x.lost)
 	default:
-		m.metrics.audited(s, auditClean)
+		m.metrics.checked(s, checkClean)
 		if whole {
 			m.noteChecked(s, began)
 		}
 		return wait.For(ctx, pause)
 	}
-	if err := a.relist(ctx); err != nil {
+	if err := x.relist(ctx); err != nil {
 		return err
 	}
-	m.metrics.audited(s, auditRepaired)
+	m.metrics.checked(s, checkRepaired)
 	return wait.For(ctx, pause)
 }
 
 // relist has the informer list the resource again, and returns when the list is recorded, with the deletions that it
 // shows. The error is errNotRelisted if the feed has stopped before, as its successor may resume without a list, and
-// errNotCaughtUp after auditPatience: the informer repeats a list that fails.
-func (a *audit) relist(ctx context.Context) error {
-	patient, cancel := context.WithTimeout(ctx, auditPatience)
+// errNotCaughtUp after checkPatience: the informer repeats a list that fails.
+func (c *comparison) relist(ctx context.Context) error {
+	patient, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	before := a.s.Swept()
-	a.sub.Relist(commit.CauseAudit)
-	for a.s.Swept() == before {
-		if a.s.stopped() {
+	before := c.s.Swept()
+	c.sub.Relist(commit.CauseConsistencyCheck)
+	for c.s.Swept() == before {
+		if c.s.stopped() {
 			return errNotRelisted
 		}
-		if a.s.pause(patient) != nil {
+		if c.s.pause(patient) != nil {
 			return cmp.Or(ctx.Err(), errNotCaughtUp)
 		}
 	}
@@ -352,7 +352,7 @@ func (m *Manager) restoreLost(ctx context.Context) {
 // relistAll has the informers of a part of the ledger list again. It returns false if there are none, or if one is not well or its list is
 // not recorded.
 func (m *Manager) relistAll(ctx context.Context, partition string) bool {
-	var all []audit
+	var all []comparison
 	for _, s := range m.informerList() {
 		if s.Partition != partition {
 			continue
@@ -361,7 +361,7 @@ func (m *Manager) relistAll(ctx context.Context, partition string) bool {
 		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
 			return false
 		}
-		all = append(all, audit{m: m, s: s, sub: sub})
+		all = append(all, comparison{m: m, s: s, sub: sub})
 	}
 	for i := range all {
 		all[i].s.Log.Warn("a repair of the store has removed recorded states; relisting")
@@ -413,8 +413,8 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 		if sub == nil {
 			continue
 		}
-		a := audit{m: m, s: s, sub: sub}
-		switch err := a.catchUp(ctx); {
+		x := comparison{m: m, s: s, sub: sub}
+		switch err := x.catchUp(ctx); {
 		case errors.Is(err, errUnordered), errors.Is(err, errUncomparable):
 			s.Log.Warn("recorded states cannot be compared with the API server's: the last changes may be missing", "error", err)
 		case err != nil && !apierrors.IsNotFound(err) && !s.stopped():
@@ -446,34 +446,34 @@ func (s *informer) begin(ctx context.Context) (*dynamicfactory.DurableSubscripti
 }
 
 // catchUp returns when the recorded states agree with the list, or the feed has stopped.
-func (a *audit) catchUp(ctx context.Context) error {
+func (c *comparison) catchUp(ctx context.Context) error {
 	for more := true; more; {
 		var err error
-		if more, err = a.page(ctx); err != nil {
+		if more, err = c.page(ctx); err != nil {
 			return err
 		}
-		suspects := a.suspects
+		suspects := c.suspects
 		for i := range suspects { // one by one: review leaves out the others
-			a.suspects = suspects[i : i+1]
-			for !a.s.stopped() {
-				if err := a.review(a.exists(ctx)); err != nil {
+			c.suspects = suspects[i : i+1]
+			for !c.s.stopped() {
+				if err := c.review(c.exists(ctx)); err != nil {
 					return err
 				}
-				if len(a.suspects) == 0 {
+				if len(c.suspects) == 0 {
 					break
 				}
-				if err := a.s.pause(ctx); err != nil {
+				if err := c.s.pause(ctx); err != nil {
 					return err
 				}
 			}
 		}
-		a.suspects = suspects[:0]
+		c.suspects = suspects[:0]
 	}
 	return nil
 }
 
-// audit is the consistency check of one feed. It belongs to the goroutine of the check.
-type audit struct {
+// comparison is the consistency check of one feed. It belongs to the goroutine of the check.
+type comparison struct {
 	m   *Manager
 	s   *informer
 	sub *dynamicfactory.DurableSubscription
@@ -494,41 +494,41 @@ type audit struct {
 }
 
 // certain is the place up to which nothing is suspect.
-func (a *audit) certain() place {
+func (c *comparison) certain() place {
 	switch {
-	case len(a.suspects) > 0:
-		return a.suspects[0].page
-	case a.rest:
-		return a.start
+	case len(c.suspects) > 0:
+		return c.suspects[0].page
+	case c.rest:
+		return c.start
 	default:
-		return a.place
+		return c.place
 	}
 }
 
 // page compares the next page, or the rest of one that has many differences. more is
 // false after the last.
-func (a *audit) page(ctx context.Context) (more bool, err error) {
-	if !a.rest {
-		if err := a.read(ctx); err != nil {
+func (c *comparison) page(ctx context.Context) (more bool, err error) {
+	if !c.rest {
+		if err := c.read(ctx); err != nil {
 			return false, err
 		}
 	}
-	a.rest, err = a.compare()
-	return a.rest || a.Token != "", err
+	c.rest, err = c.compare()
+	return c.rest || c.Token != "", err
 }
 
-func (a *audit) read(ctx context.Context) error {
-	begin := func() { a.keys, a.heads, a.last = a.keys[:0], a.heads[:0], a.After }
+func (c *comparison) read(ctx context.Context) error {
+	begin := func() { c.keys, c.heads, c.last = c.keys[:0], c.heads[:0], c.After }
 	begin()
-	first, recorded := a.Token == "", a.s.Complete()
-	page, err := a.sub.ListMetadata(ctx, a.Token, begin, func(o *rawjson.Meta) error {
+	first, recorded := c.Token == "", c.s.Complete()
+	page, err := c.sub.ListMetadata(ctx, c.Token, begin, func(o *rawjson.Meta) error {
 		key := ledger.Key(string(o.Namespace), string(o.Name))
-		if key <= a.last {
+		if key <= c.last {
 			return errUnordered
 		}
-		a.last = key
-		a.keys = append(a.keys, key)
-		a.heads = append(a.heads, head{string(o.UID), string(o.ResourceVersion)})
+		c.last = key
+		c.keys = append(c.keys, key)
+		c.heads = append(c.heads, head{string(o.UID), string(o.ResourceVersion)})
 		return nil
 	})
 	if err != nil {
@@ -537,23 +537,23 @@ func (a *audit) read(ctx context.Context) error {
 	if _, err := resourceversion.CompareResourceVersion(page.ResourceVersion, page.ResourceVersion); err != nil {
 		return errUncomparable
 	}
-	a.outdated = a.outdated || first && ledger.Newer(recorded, page.ResourceVersion)
-	a.start, a.next, a.version, a.Token = a.place, 0, page.ResourceVersion, page.Continue
+	c.outdated = c.outdated || first && ledger.Newer(recorded, page.ResourceVersion)
+	c.start, c.next, c.version, c.Token = c.place, 0, page.ResourceVersion, page.Continue
 	return nil
 }
 
 // compare goes through the page and the ledger's entries of its range side by side:
 // those behind the earlier pages, up to the last key if there are more pages. rest
 // reports that it stopped before the end, as there are too many suspects.
-func (a *audit) compare() (rest bool, err error) {
-	full := func() bool { return len(a.suspects) >= maxSuspects }
+func (c *comparison) compare() (rest bool, err error) {
+	full := func() bool { return len(c.suspects) >= maxSuspects }
 	unrecordedUpTo := func(key string) {
-		for ; a.next < len(a.keys) && (key == "" || a.keys[a.next] < key) && !full(); a.next++ {
-			a.suspect(a.keys[a.next], a.heads[a.next], head{})
+		for ; c.next < len(c.keys) && (key == "" || c.keys[c.next] < key) && !full(); c.next++ {
+			c.suspect(c.keys[c.next], c.heads[c.next], head{})
 		}
 	}
-	more, err := a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
-		if a.Token != "" && key > a.last {
+	more, err := c.m.ledger.Scan(c.s.Partition, c.s.KeyPrefix(), c.After, func(key string, o *compact.Object) error {
+		if c.Token != "" && key > c.last {
 			return ledger.ErrEnough
 		}
 		unrecordedUpTo(key)
@@ -561,11 +561,11 @@ func (a *audit) compare() (rest bool, err error) {
 			return ledger.ErrEnough
 		}
 		listed := head{}
-		if a.next < len(a.keys) && a.keys[a.next] == key {
-			listed = a.heads[a.next]
-			a.next++
+		if c.next < len(c.keys) && c.keys[c.next] == key {
+			listed = c.heads[c.next]
+			c.next++
 		}
-		a.suspect(key, listed, headOf(o))
+		c.suspect(key, listed, headOf(o))
 		return nil
 	})
 	if err = ledger.IgnoreUnreadable(err); err != nil && !more {
@@ -573,54 +573,54 @@ func (a *audit) compare() (rest bool, err error) {
 	}
 	unrecordedUpTo("")
 	if !full() {
-		a.After = a.last
+		c.After = c.last
 	}
 	return full(), nil
 }
 
 // suspect keeps an object for a second look unless its states agree.
-func (a *audit) suspect(key string, listed, recorded head) {
-	a.After = key
+func (c *comparison) suspect(key string, listed, recorded head) {
+	c.After = key
 	if listed == recorded {
 		return
 	}
-	x := suspect{listed: listed, at: a.version, page: a.start}
+	x := suspect{listed: listed, at: c.version, page: c.start}
 	x.namespace, x.name, _ = strings.Cut(key, "/")
 	switch j := x.judge(recorded); {
-	case j == known || a.unreadable(&x):
+	case j == known || c.unreadable(&x):
 		return
 	case j == rolledBack:
-		a.rollback = &x
+		c.rollback = &x
 	}
-	a.suspects = append(a.suspects, x)
+	c.suspects = append(c.suspects, x)
 }
 
 // unreadable reports whether the watch has skipped the listed state, which is a gap of its own.
-func (a *audit) unreadable(x *suspect) bool {
-	version, skipped := a.sub.Skipped(x.namespace, x.name)
+func (c *comparison) unreadable(x *suspect) bool {
+	version, skipped := c.sub.Skipped(x.namespace, x.name)
 	return skipped && version != "" && x.listed.version == version
 }
 
 // confirm gives the suspects their second look, and counts what is lost.
-func (a *audit) confirm(ctx context.Context) error {
-	if err := a.review(nil); err != nil || len(a.suspects) == 0 {
+func (c *comparison) confirm(ctx context.Context) error {
+	if err := c.review(nil); err != nil || len(c.suspects) == 0 {
 		return err
 	}
-	if !a.m.caughtUp(ctx, a.s, a.suspects[len(a.suspects)-1].at) {
+	if !c.m.caughtUp(ctx, c.s, c.suspects[len(c.suspects)-1].at) {
 		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
-	if err := a.review(a.exists(ctx)); err != nil {
+	if err := c.review(c.exists(ctx)); err != nil {
 		return err
 	}
-	a.lost += len(a.suspects)
-	a.suspects = a.suspects[:0]
+	c.lost += len(c.suspects)
+	c.suspects = c.suspects[:0]
 	return nil
 }
 
 // exists returns a function that asks the API server whether an object still is the listed one.
-func (a *audit) exists(ctx context.Context) func(*suspect) (bool, error) {
+func (c *comparison) exists(ctx context.Context) func(*suspect) (bool, error) {
 	return func(x *suspect) (is bool, err error) {
-		err = a.sub.GetMetadata(ctx, x.namespace, x.name, func(o *rawjson.Meta) { is = string(o.UID) == x.listed.uid })
+		err = c.sub.GetMetadata(ctx, x.namespace, x.name, func(o *rawjson.Meta) { is = string(o.UID) == x.listed.uid })
 		return is, err
 	}
 }
@@ -628,17 +628,17 @@ func (a *audit) exists(ctx context.Context) func(*suspect) (bool, error) {
 // review judges the suspects by what is recorded now, and drops those that are fine.
 // exists reports whether an object that is not recorded still is the listed one; nil
 // leaves such objects suspect. A few losses are as good as all of them.
-func (a *audit) review(exists func(*suspect) (bool, error)) error {
-	kept := a.suspects[:0]
-	for i := range a.suspects {
-		x := a.suspects[i]
-		recorded, err := a.m.recordedHead(a.s, ledger.Key(x.namespace, x.name))
+func (c *comparison) review(exists func(*suspect) (bool, error)) error {
+	kept := c.suspects[:0]
+	for i := range c.suspects {
+		x := c.suspects[i]
+		recorded, err := c.m.recordedHead(c.s, ledger.Key(x.namespace, x.name))
 		if err != nil {
 			return err
 		}
 		remains := true
 		switch j := x.judge(recorded); {
-		case j == known || a.unreadable(&x):
+		case j == known || c.unreadable(&x):
 			remains = false
 		case j == unrecorded:
 			if exists != nil {
@@ -654,7 +654,7 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 			break
 		}
 	}
-	a.suspects = kept
+	c.suspects = kept
 	return nil
 }
 
@@ -666,9 +666,9 @@ func (m *Manager) recordedHead(s *informer, key string) (head, error) {
 
 // caughtUp waits until everything up to version is committed.
 func (m *Manager) caughtUp(ctx context.Context, s *informer, version string) bool {
-	ctx, cancel := context.WithTimeout(ctx, auditPatience)
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	tick := time.NewTicker(auditPause)
+	tick := time.NewTicker(checkPoll)
 	defer tick.Stop()
 	for {
 		if complete := s.Complete(); complete != "" && !ledger.Newer(version, complete) {

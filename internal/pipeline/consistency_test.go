@@ -23,9 +23,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// audited runs an audit of the pods, in which meanwhile is called between two pages,
+// checked runs a consistency check of the pods, in which meanwhile is called between two pages,
 // and expects it to have the pods listed that many times.
-func (l *live) audited(relists uint64, meanwhile func()) {
+func (l *live) checked(relists uint64, meanwhile func()) {
 	l.Helper()
 	var once sync.Once
 	l.api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -38,9 +38,9 @@ func (l *live) audited(relists uint64, meanwhile func()) {
 	s := l.m.informerList()[0]
 	before := s.sub.Load().Status().Relists
 	done := make(chan error, 1)
-	go func() { done <- l.m.audit(l.Context(), s, 0, &checks{}) }()
+	go func() { done <- l.m.checkFeed(l.Context(), s, 0, &checks{}) }()
 	var err error
-	eventually(l.T, "the audit ends", func() bool {
+	eventually(l.T, "the check ends", func() bool {
 		l.api.Bookmark() // the watch catches up
 		select {
 		case err = <-done:
@@ -60,9 +60,9 @@ func (l *live) audited(relists uint64, meanwhile func()) {
 	}
 }
 
-// TestAuditOfAHealthyWatch changes the pods while the pages of the audit's list are
+// TestConsistencyCheckOfAHealthyWatch changes the pods while the pages of the check's list are
 // read: it finds nothing.
-func TestAuditOfAHealthyWatch(t *testing.T) {
+func TestConsistencyCheckOfAHealthyWatch(t *testing.T) {
 	changes := map[string]func(l *live){
 		"nothing": func(*live) {},
 		"made":    func(l *live) { l.api.Put(podPath, "ns", "a-new", nil); l.api.Put(podPath, "ns", "z-new", nil) },
@@ -87,27 +87,27 @@ func TestAuditOfAHealthyWatch(t *testing.T) {
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(committest.PodWatch()))
 			l.synced()
-			l.audited(0, func() { change(l); l.caughtUp() })
+			l.checked(0, func() { change(l); l.caughtUp() })
 		})
 	}
 }
 
-// TestAuditOfUnreadableObjects: an object that the watch skips is no missed change, and is not waited for.
-func TestAuditOfUnreadableObjects(t *testing.T) {
+// TestConsistencyCheckOfUnreadableObjects: an object that the watch skips is no missed change, and is not waited for.
+func TestConsistencyCheckOfUnreadableObjects(t *testing.T) {
 	api, names := podServer(t, 1200)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	api.Spoil(names[1100])
 	l.apply(l.state(committest.PodWatch()))
 	l.synced()
-	l.audited(0, func() {})
+	l.checked(0, func() {})
 	if err := l.m.CatchUp(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestAuditFindsLosses keeps changes from the watch; the audit finds them, and nothing
+// TestConsistencyCheckFindsLosses keeps changes from the watch; the check finds them, and nothing
 // else is reported.
-func TestAuditFindsLosses(t *testing.T) {
+func TestConsistencyCheckFindsLosses(t *testing.T) {
 	losses := map[string]struct {
 		change func(api *apitest.Server)
 		want   map[string]string
@@ -130,7 +130,7 @@ func TestAuditFindsLosses(t *testing.T) {
 			api.Mute(true)
 			tc.change(api)
 			api.Mute(false)
-			l.audited(1, func() { api.Put(podPath, "ns", "other", phase("x")) })
+			l.checked(1, func() { api.Put(podPath, "ns", "other", phase("x")) })
 			for name, want := range tc.want {
 				eventually(t, "the repair", func() bool { return l.log().types(name) == want })
 			}
@@ -159,9 +159,9 @@ func TestAuditFindsLosses(t *testing.T) {
 	}
 }
 
-// TestAuditRestoresRecordedStates: damage takes the recorded state of an object of which nothing is missed. The check
+// TestConsistencyCheckRestoresRecordedStates: damage takes the recorded state of an object of which nothing is missed. The check
 // has it recorded again, without an event, and the next one finds nothing.
-func TestAuditRestoresRecordedStates(t *testing.T) {
+func TestConsistencyCheckRestoresRecordedStates(t *testing.T) {
 	const name = "pod-00700"
 	key := ledger.Key("ns", name)
 	for damage, change := range map[string]func(b *store.Batch, earlier []byte){
@@ -185,8 +185,8 @@ func TestAuditRestoresRecordedStates(t *testing.T) {
 				if err := l.store.Commit(b); err != nil {
 					t.Fatal(err)
 				}
-				l.audited(1, func() {})
-				l.audited(0, func() {})
+				l.checked(1, func() {})
+				l.checked(0, func() {})
 				h := l.log()
 				if got := h.types(name); got != "sync updated" {
 					t.Errorf("events are %q", got)
@@ -214,7 +214,7 @@ func TestGapOfACheckBeginsWithTheLastOne(t *testing.T) {
 			before, version := time.Now(), ""
 			if name != "no check before" {
 				version = api.Version()
-				l.audited(0, func() { api.Put(podPath, "ns", "pod-00001", phase("x")) })
+				l.checked(0, func() { api.Put(podPath, "ns", "pod-00001", phase("x")) })
 			}
 			after := time.Now()
 			if name == "a check in an earlier life" {
@@ -229,7 +229,7 @@ func TestGapOfACheckBeginsWithTheLastOne(t *testing.T) {
 			api.Put(podPath, "ns", "pod-00300", phase("x"))
 			api.Mute(false)
 			l.caughtUp() // the watch is past it
-			l.audited(1, func() {})
+			l.checked(1, func() {})
 			eventually(t, "the repair", func() bool { return l.log().types("pod-00300") == "sync updated" })
 			var gaps []event.GapData
 			items, err := l.store.ReadLog(0, 10_000)
@@ -253,10 +253,10 @@ func TestGapOfACheckBeginsWithTheLastOne(t *testing.T) {
 	}
 }
 
-// TestAuditFindsOvertakenRollback restores the server behind the daemon's back, and
-// lets it pass the version that the daemon has seen: the audit sees that an object is
+// TestConsistencyCheckFindsOvertakenRollback restores the server behind the daemon's back, and
+// lets it pass the version that the daemon has seen: the check sees that an object is
 // older than recorded, and the rollback is reported as a gap.
-func TestAuditFindsOvertakenRollback(t *testing.T) {
+func TestConsistencyCheckFindsOvertakenRollback(t *testing.T) {
 	api, names := podServer(t, 700)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	l.apply(l.state(committest.PodWatch()))
@@ -266,7 +266,7 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	l.caughtUp()
 	api.Restore(saved)
 	api.Advance(100)
-	l.audited(1, func() {})
+	l.checked(1, func() {})
 	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
 	if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
 		t.Errorf("gaps: %s", got)
@@ -276,10 +276,10 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	}
 }
 
-// TestAuditFindsARollbackOfAStorageOfItsOwn sets a resource back whose versions are behind those of the
+// TestConsistencyCheckFindsARollbackOfAStorageOfItsOwn sets a resource back whose versions are behind those of the
 // others, so that the version of the storage does not show it, and whose watch sends no bookmarks: the
-// audit sees that the list is older than what is recorded.
-func TestAuditFindsARollbackOfAStorageOfItsOwn(t *testing.T) {
+// check sees that the list is older than what is recorded.
+func TestConsistencyCheckFindsARollbackOfAStorageOfItsOwn(t *testing.T) {
 	api, names := podServer(t, 3)
 	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/api/v1/namespaces" {
@@ -295,7 +295,7 @@ func TestAuditFindsARollbackOfAStorageOfItsOwn(t *testing.T) {
 	api.Put(podPath, "ns", names[1], phase("x"))
 	l.caughtUp()
 	api.Restore(saved)
-	if err := l.m.audit(t.Context(), l.m.informerList()[0], 0, &checks{}); err != nil {
+	if err := l.m.checkFeed(t.Context(), l.m.informerList()[0], 0, &checks{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the state of the restored storage", func() bool { return l.log().types(names[1]) == "sync updated updated" })
@@ -384,8 +384,8 @@ func (c *checked) refuse(away bool) {
 	c.away = away
 }
 
-// TestAuditIsSpread reads the pages of a check over half of the interval.
-func TestAuditIsSpread(t *testing.T) {
+// TestConsistencyCheckIsSpread reads the pages of a check over half of the interval.
+func TestConsistencyCheckIsSpread(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := runChecked(t, 2*time.Minute)
 		began := time.Now()
@@ -404,9 +404,9 @@ func TestAuditIsSpread(t *testing.T) {
 	})
 }
 
-// TestAuditGoesOn cuts a check off: it goes on where it was, and what it had found is
+// TestConsistencyCheckGoesOn cuts a check off: it goes on where it was, and what it had found is
 // found.
-func TestAuditGoesOn(t *testing.T) {
+func TestConsistencyCheckGoesOn(t *testing.T) {
 	for _, cut := range []string{"a stop", "a kill", "a lost connection"} {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lost %t", cut, lost), func(t *testing.T) {
@@ -482,9 +482,9 @@ func TestRelistOfACheckIsCutShort(t *testing.T) {
 	})
 }
 
-// TestAuditIsBounded compares a list that lacks most of what is recorded: a bounded number
+// TestConsistencyCheckIsBounded compares a list that lacks most of what is recorded: a bounded number
 // of differences waits for a second look, and none is left out.
-func TestAuditIsBounded(t *testing.T) {
+func TestConsistencyCheckIsBounded(t *testing.T) {
 	const lost = maxSuspects + 10
 	api, names := podServer(t, lost+1000)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
@@ -494,13 +494,13 @@ func TestAuditIsBounded(t *testing.T) {
 	api.Delete(podPath, "ns", names[500:500+lost]...)
 	api.Mute(false)
 	s := l.m.informerList()[0]
-	a, differences := audit{m: l.m, s: s, sub: s.sub.Load()}, 0
+	a, differences := comparison{m: l.m, s: s, sub: s.sub.Load()}, 0
 	for more := true; more; {
 		var err error
 		if more, err = a.page(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if len(a.suspects) > maxSuspects || len(a.keys) > auditPage {
+		if len(a.suspects) > maxSuspects || len(a.keys) > checkPage {
 			t.Fatalf("%d differences, %d heads", len(a.suspects), len(a.keys))
 		}
 		if len(a.suspects) == maxSuspects || !more {
@@ -513,8 +513,8 @@ func TestAuditIsBounded(t *testing.T) {
 	}
 }
 
-// TestAuditOfAnUnorderedList refuses to judge by a list whose order it does not know.
-func TestAuditOfAnUnorderedList(t *testing.T) {
+// TestConsistencyCheckOfAnUnorderedList refuses to judge by a list whose order it does not know.
+func TestConsistencyCheckOfAnUnorderedList(t *testing.T) {
 	api, _ := podServer(t, 3)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	l.apply(l.state(committest.PodWatch()))
@@ -529,8 +529,8 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 	})
 	s := l.m.informerList()[0]
 	eventually(t, "the watch is open", func() bool { return s.sub.Load().Watch().State == dynamicfactory.StateWatching })
-	if err := l.m.audit(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
-		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
+	if err := l.m.checkFeed(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
+		t.Errorf("the check ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}
 	if err := l.m.CatchUp(t.Context()); err != nil {
 		t.Errorf("catching up ends with %v", err)

@@ -148,7 +148,6 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, log: cfg.Logger, store: cfg.Store,
-		metrics:   newMetrics(cfg.Registerer),
 		calls:     make(chan call),
 		goneDue:   make(chan struct{}, 1),
 		started:   make(chan struct{}, 1),
@@ -163,40 +162,12 @@ func New(cfg Config) (*Manager, error) {
 		caches:    map[cacheKey]*metadataCache{},
 	}
 	var err error
-	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); ledger.IgnoreUnreadable(err) != nil {
-		return nil, err
-	} else if err != nil {
-		m.log.Error("dictionaries are damaged, and so is what needs them", "error", err)
-	}
-	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store, cfg.RedactionKey); err != nil {
+	if m.metrics, err = newMetrics(cfg.Registerer, &m.enricher); err != nil {
 		return nil, err
 	}
-	if err = ledger.NoteRedactKey(cfg.Store, redact.KeyID(m.redactKey)); err != nil {
+	if err := m.load(); err != nil {
 		return nil, err
 	}
-	if m.resolved, err = loadResolved(cfg.Store); err != nil {
-		return nil, err
-	}
-	applied, _, err := cfg.Store.Meta(appliedMeta)
-	if err != nil {
-		return nil, fmt.Errorf("load the hash of the applied state: %w", err)
-	}
-	m.applied = string(applied)
-	if uid, ok, err := cfg.Store.Meta(ledger.ClusterMeta); err != nil {
-		return nil, fmt.Errorf("load the cluster's uid: %w", err)
-	} else if ok {
-		m.setClusterUID(string(uid))
-	}
-	if m.client, err = dynamic.NewForConfig(cfg.REST); err != nil {
-		return nil, err
-	}
-	m.definitions = m.client.Resource(definitions)
-	definitionClient, err := metadata.NewForConfig(cfg.REST)
-	if err != nil {
-		return nil, err
-	}
-	m.definitionMetadata = definitionClient.Resource(definitions)
-	m.ledger = ledger.New(cfg.Store, m.dicts)
 	m.committer, err = commit.New(commit.Config{
 		Cluster: cfg.Cluster, Store: cfg.Store, Ledger: m.ledger, Dictionaries: m.dicts,
 		Logger: cfg.Logger, Registerer: cfg.Registerer, Now: cfg.Now, Running: m.running,
@@ -205,40 +176,82 @@ func New(cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "watcherd_events_incomplete_total",
-		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
-	}, func() float64 { return float64(m.enricher.Incomplete()) }))
-	sets, err := loadRouteSets(cfg.Store)
-	if err != nil {
+	if err := m.connect(); err != nil {
 		return nil, err
 	}
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Feed: cfg.Feed, ClusterUID: m.knownClusterUID, Dictionaries: m.dicts, RouteSets: sets, Edit: func(r *record.Record, sink string) record.Edit {
-		return m.edits.Load().Edit(r, sink)
-	}}
 	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)
-	if err := m.loadEdits(); err != nil {
-		return nil, err
-	}
-	if err := m.loadScrub(); err != nil {
-		return nil, err
-	}
-	opts := []dynamicfactory.RESTOption{dynamicfactory.WithSpoolDir(cfg.SpoolDir), dynamicfactory.WithClusterCheck(m.checkCluster)}
-	if r, ok := cfg.Resolver.(*dynamicfactory.Resolver); ok {
-		opts = append(opts, dynamicfactory.WithResolver(r))
-	}
-	if cfg.InformerName != "" {
-		opts = append(opts, dynamicfactory.WithName(cfg.InformerName))
-	}
-	m.factory, err = dynamicfactory.NewRESTFactory(cfg.REST, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("informer factory: %w", err)
-	}
 	m.reader, err = query.New(query.Config{
 		Pipeline: m, Committer: m.committer, Store: cfg.Store, Resolver: cfg.Resolver,
 		Inflater: m.inflater, Edits: m.edits.Load, Registerer: cfg.Registerer,
 	})
 	return m, err
+}
+
+// load reads what the store remembers.
+func (m *Manager) load() (err error) {
+	if m.dicts, err = ledger.LoadDictionaries(m.store); ledger.IgnoreUnreadable(err) != nil {
+		return err
+	} else if err != nil {
+		m.log.Error("dictionaries are damaged, and so is what needs them", "error", err)
+	}
+	m.ledger = ledger.New(m.store, m.dicts)
+	if m.redactKey, err = ledger.LoadRedactKey(m.store, m.cfg.RedactionKey); err != nil {
+		return err
+	}
+	if err = ledger.NoteRedactKey(m.store, redact.KeyID(m.redactKey)); err != nil {
+		return err
+	}
+	if m.resolved, err = loadResolved(m.store); err != nil {
+		return err
+	}
+	applied, _, err := m.store.Meta(appliedMeta)
+	if err != nil {
+		return fmt.Errorf("load the hash of the applied state: %w", err)
+	}
+	m.applied = string(applied)
+	uid, known, err := m.store.Meta(ledger.ClusterMeta)
+	if err != nil {
+		return fmt.Errorf("load the cluster's uid: %w", err)
+	}
+	if known {
+		m.setClusterUID(string(uid))
+	}
+	sets, err := loadRouteSets(m.store)
+	if err != nil {
+		return err
+	}
+	m.inflater = &record.Inflater{
+		Cluster: m.cfg.Cluster, Feed: m.cfg.Feed, ClusterUID: m.knownClusterUID, Dictionaries: m.dicts, RouteSets: sets,
+		Edit: func(r *record.Record, sink string) record.Edit { return m.edits.Load().Edit(r, sink) },
+	}
+	if err := m.loadEdits(); err != nil {
+		return err
+	}
+	return m.loadScrub()
+}
+
+// connect makes the clients of the API server, and the factory of informers. It sends nothing.
+func (m *Manager) connect() (err error) {
+	if m.client, err = dynamic.NewForConfig(m.cfg.REST); err != nil {
+		return err
+	}
+	m.definitions = m.client.Resource(definitions)
+	definitionClient, err := metadata.NewForConfig(m.cfg.REST)
+	if err != nil {
+		return err
+	}
+	m.definitionMetadata = definitionClient.Resource(definitions)
+	opts := []dynamicfactory.RESTOption{dynamicfactory.WithSpoolDir(m.cfg.SpoolDir), dynamicfactory.WithClusterCheck(m.checkCluster)}
+	if r, ok := m.cfg.Resolver.(*dynamicfactory.Resolver); ok {
+		opts = append(opts, dynamicfactory.WithResolver(r))
+	}
+	if m.cfg.InformerName != "" {
+		opts = append(opts, dynamicfactory.WithName(m.cfg.InformerName))
+	}
+	if m.factory, err = dynamicfactory.NewRESTFactory(m.cfg.REST, opts...); err != nil {
+		return fmt.Errorf("informer factory: %w", err)
+	}
+	return nil
 }
 
 // Run runs the pipeline until ctx is done or the store fails, and returns when
@@ -258,10 +271,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stop()
 	committed := make(chan error, 1)
 	go func() { committed <- m.committer.Run(ctx, ended) }()
-	var audit sync.WaitGroup
-	audit.Go(func() { m.auditLoop(ctx) })
-	audit.Go(func() { m.followDefinitions(ctx) })
-	audit.Go(func() { m.followAbsent(ctx) })
+	var loops sync.WaitGroup
+	loops.Go(func() { m.checkLoop(ctx) })
+	loops.Go(func() { m.followDefinitions(ctx) })
+	loops.Go(func() { m.followAbsent(ctx) })
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {
@@ -270,7 +283,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	stop()
 	m.stopScrub()
-	audit.Wait()
+	loops.Wait()
 	feeds := m.running()
 	m.committer.HoldRelabels() // they continue with the next start
 	m.closeInformers()
@@ -508,16 +521,16 @@ func (m *Manager) missingLocked() []query.Missing {
 }
 
 type metrics struct {
-	auditsTotal    *prometheus.CounterVec // by resource and result
+	checksTotal    *prometheus.CounterVec // by resource and result
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
 	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
 	scrubbed       prometheus.Gauge       // when the last one was done
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer, enricher *enrich.Enricher) (*metrics, error) {
 	m := &metrics{
-		auditsTotal:    prom.CounterVec("watcherd_consistency_checks_total", "Consistency checks of a resource by result: clean, repaired (a difference caused a relist, which is recorded) or unfinished.", "resource", "result"),
+		checksTotal:    prom.CounterVec("watcherd_consistency_checks_total", "Consistency checks of a resource by result: clean, repaired (a difference caused a relist, which is recorded) or unfinished.", "resource", "result"),
 		forgottenTotal: prom.Counter("watcherd_ledger_partitions_deleted_total", "Ledger partitions deleted because no watch had read them for longer than the retention."),
 		scrubbedTotal:  prom.CounterVec("watcherd_scrub_items_total", "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.", "result"),
 		scrubbing:      prom.Gauge("watcherd_scrub_pending", "1 while recorded events or states contain values that the configuration hides."),
@@ -526,19 +539,26 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, result := range []string{"rewritten", "failed"} {
 		m.scrubbedTotal.WithLabelValues(result)
 	}
-	r.MustRegister(m.auditsTotal, m.forgottenTotal, m.scrubbedTotal, m.scrubbing, m.scrubbed)
-	return m
+	incomplete := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "watcherd_events_incomplete_total",
+		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
+	}, func() float64 { return float64(enricher.Incomplete()) })
+	err := prom.NewGroup(r).RegisterAll(m.checksTotal, m.forgottenTotal, m.scrubbedTotal, m.scrubbing, m.scrubbed, incomplete)
+	if err != nil {
+		return nil, fmt.Errorf("register the pipeline's metrics: %w", err)
+	}
+	return m, nil
 }
 
 // Results of a consistency check.
 const (
-	auditClean      = "clean"
-	auditRepaired   = "repaired"
-	auditUnfinished = "unfinished"
+	checkClean      = "clean"
+	checkRepaired   = "repaired"
+	checkUnfinished = "unfinished"
 )
 
-func (m *metrics) audited(s *informer, result string) {
-	m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
+func (m *metrics) checked(s *informer, result string) {
+	m.checksTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
 }
 
 func (m *metrics) scrubCounted(rewritten, failed int) {
@@ -548,7 +568,7 @@ func (m *metrics) scrubCounted(rewritten, failed int) {
 
 // watches notes that a feed is compared with the cluster. Series begin at zero.
 func (m *metrics) watches(s *commit.Feed) {
-	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
-		m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result)
+	for _, result := range [...]string{checkClean, checkRepaired, checkUnfinished} {
+		m.checksTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result)
 	}
 }

@@ -79,7 +79,7 @@ func (r *relisting) run(l *live, notifications int) (release func()) {
 			<-released
 		})
 	}()
-	l.m.informerList()[0].sub.Load().Relist(commit.CauseAudit)
+	l.m.informerList()[0].sub.Load().Relist(commit.CauseConsistencyCheck)
 	if err := <-taken; err != nil {
 		l.Fatal(err)
 	}

@@ -40,9 +40,7 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 		if i == 0 {
 			flags = flags.WithSelection(t.Flags.Selection())
 		}
-		if t.Routes != "" {
-			routes = append(routes, strings.Split(t.Routes, ",")...)
-		}
+		routes = slices.AppendSeq(routes, t.RouteNames())
 	}
 	rec.Event.Sequence = item.Sequence
 	if rec.Rerecorded || !keep(&rec.Event, routes) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"time"
@@ -85,9 +86,17 @@ type Target struct {
 	Routes string // those that led to it, separated by commas; none for a gap, which no route selects
 }
 
+// RouteNames yields the names of the routes that led to the target.
+func (t *Target) RouteNames() iter.Seq[string] {
+	if t.Routes == "" {
+		return func(func(string) bool) {}
+	}
+	return strings.SplitSeq(t.Routes, ",")
+}
+
 // LedBy reports whether a route led to the target.
 func (t *Target) LedBy(route string) bool {
-	for name := range strings.SplitSeq(t.Routes, ",") {
+	for name := range t.RouteNames() {
 		if name == route {
 			return true
 		}
@@ -403,6 +412,9 @@ const (
 	Owner          Flags = 1 << 8
 	InvolvedObject Flags = 1 << 9
 )
+
+// Comparing are the parts that are made from the state before, too.
+const Comparing = OldObject | Patch | Summary
 
 // Part is the bit of a part by its name in a configuration; not ok if there is none.
 func Part(name string) (part Flags, ok bool) {

@@ -170,7 +170,7 @@ func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 		}
 	}
 	for i := range r.Targets {
-		for name := range strings.SplitSeq(r.Targets[i].Routes, ",") {
+		for name := range r.Targets[i].RouteNames() {
 			_, edits := t.routes[name]
 			if edits && (r.Targets[i].Sink == sink || slices.Contains(t.leading[sink], name)) {
 				add(name)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
@@ -123,11 +122,7 @@ func (r *Reader) Explain(ctx context.Context, st *plan.State, watches *Watches, 
 		Recorded: []Recorded{}, Watches: []WatchDecision{}, Routes: []route.Decision{}, Holds: []Hold{},
 	}
 	for _, t := range rec.Targets {
-		to := Recorded{Sink: t.Sink, Routes: []string{}}
-		if t.Routes != "" {
-			to.Routes = strings.Split(t.Routes, ",")
-		}
-		x.Recorded = append(x.Recorded, to)
+		x.Recorded = append(x.Recorded, Recorded{Sink: t.Sink, Routes: slices.AppendSeq([]string{}, t.RouteNames())})
 	}
 	if rec.Rerecorded {
 		x.Note = "a state in the form that an edit gave it: no event, and for no sink"
@@ -255,7 +250,7 @@ func (w *Watches) decide(one *plan.Watch, c *Change) WatchDecision {
 func routesOf(targets []record.Target) []string {
 	names := []string{}
 	for _, t := range targets {
-		for name := range strings.SplitSeq(t.Routes, ",") {
+		for name := range t.RouteNames() {
 			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}

@@ -330,8 +330,8 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 	}
 	s.Flags |= uint32(targets[0].Flags)
 	to := targets[0]
-	if t.Full != nil && c.Type == event.Updated && to.Flags&comparing != 0 && t.Full() {
-		to.Flags &^= comparing
+	if t.Full != nil && c.Type == event.Updated && to.Flags&record.Comparing != 0 && t.Full() {
+		to.Flags &^= record.Comparing
 		t.Plain++
 	}
 	recorded := slices.ContainsFunc(rec.Targets, func(was record.Target) bool { return was.Sink == to.Sink && was.Routes == to.Routes })
@@ -361,9 +361,6 @@ func (t *Target) led(rec *record.Record) bool {
 		return slices.ContainsFunc(t.routes, func(name string) bool { return to.LedBy(name) })
 	})
 }
-
-// comparing are the parts of an event that are made from the state before.
-const comparing = record.OldObject | record.Patch | record.Summary
 
 // payload is a change as a record for a target, nil if its own record is, whose targets are
 // to be replaced or not.

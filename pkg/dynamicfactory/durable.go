@@ -37,6 +37,9 @@ type DurableOptions struct {
 	// OnGap reports lost history, after a list has made up for the loss as far as
 	// possible and before the objects of that list; and each version of an object that
 	// was skipped because it could not be read. It may be nil.
+	//
+	// The informer calls WarmStart, OnGap and Edit from its own goroutines, also before
+	// SubscribeDurable returns, and waits for them: none may close the subscription.
 	OnGap func(Gap)
 	// Window bounds the events forwarded and not acknowledged (DurableSubscription.Ack);
 	// 0: no bound. A full window pauses reading, and TCP slows the server down; with
@@ -159,7 +162,7 @@ type MetadataPage = rawwatch.MetadataPage
 // later pages then have a newer one. The informer is not involved: a subscriber compares
 // its own record with the pages. The metadata is valid during the call. An error of visit
 // ends the page. A page that breaks off is read again from its beginning, after a call
-// of again.
+// of again, which is required.
 //
 // The error is ErrStopped after the end of the informer.
 func (s *DurableSubscription) ListMetadata(ctx context.Context, token string, again func(), visit func(*rawjson.Meta) error) (MetadataPage, error) {

@@ -327,7 +327,12 @@ func (v NamespaceView[T]) convert(obj any) (*T, error) {
 		if t, ok := o.DeepCopyObject().(any).(*T); ok {
 			return t, nil
 		}
-		return nil, &KindError{Want: v.want.Kind, Got: o.GetObjectKind().GroupVersionKind()}
+		var namespace, name string
+		if m, err := meta.Accessor(o); err == nil {
+			namespace, name = m.GetNamespace(), m.GetName()
+		}
+		kind := schema.GroupVersionKind{Kind: reflect.Indirect(reflect.ValueOf(o)).Type().Name()} // structs mostly lack theirs
+		return nil, v.wrong(cmp.Or(o.GetObjectKind().GroupVersionKind(), kind), namespace, name)
 	default:
 		return nil, fmt.Errorf("genericlister: the cache holds a %T", obj)
 	}
@@ -337,6 +342,10 @@ func (v NamespaceView[T]) check(got schema.GroupVersionKind, namespace, name str
 	if got == v.want || v.want.Version == "" && got.Kind == v.want.Kind {
 		return nil
 	}
+	return v.wrong(got, namespace, name)
+}
+
+func (v NamespaceView[T]) wrong(got schema.GroupVersionKind, namespace, name string) *KindError {
 	want := v.want.Kind
 	if v.want.Version != "" {
 		want = v.want.String()

@@ -264,8 +264,9 @@ func TestTypedViewOfTypedStore(t *testing.T) {
 		if list, err := view.List(labels.Everything()); err != nil || len(list) != 1 {
 			t.Errorf("%s: list: %v, %v", kind, list, err)
 		}
-		if _, err := genericlister.For[appsv1.Deployment](l).Get("foo/a"); err == nil {
-			t.Errorf("%s: a pod as a deployment", kind)
+		_, err = genericlister.For[appsv1.Deployment](l).Get("foo/a")
+		if err == nil || err.Error() != "genericlister: foo/a is a /, Kind=Pod, not a Deployment" {
+			t.Errorf("%s: a pod as a deployment: %v", kind, err)
 		}
 	}
 }

@@ -48,6 +48,11 @@ func TestClassify(t *testing.T) {
 			t.Errorf("%v is not its cause", err)
 		}
 	}
+	for _, err := range []error{sinks.Poison(nil), sinks.TooLarge(nil), sinks.Pause(nil), sinks.RetryAfter(nil, 1)} {
+		if err != nil {
+			t.Errorf("a mark of no error is %#v", err)
+		}
+	}
 	for class, want := range map[sinks.Class]string{sinks.ClassRetry: "retry", sinks.ClassPoison: "poison", sinks.ClassPause: "pause"} {
 		if class.String() != want {
 			t.Errorf("%s, want %s", class, want)

@@ -117,9 +117,6 @@ func (p *parts) configuration() (admin.Configuration, error) {
 	if running != nil {
 		c.Running = running.Masked
 	}
-	if c.Path == "" {
-		return c, nil
-	}
 	data, err := p.watcher.Read()
 	var file *plan.State
 	if err == nil {

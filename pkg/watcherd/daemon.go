@@ -49,8 +49,8 @@ type Options struct {
 	ConfigFile string
 	// Policy bounds what the configuration may ask for, at the start and at every reload.
 	Policy config.Policy
-	// State is the result of [LoadWithin] for ConfigFile and Policy; if nil, Run loads the
-	// file.
+	// State is the result of [LoadWithin] for ConfigFile and Policy, which is for one Run; if
+	// nil, Run loads the file.
 	State *State
 	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's. Required.

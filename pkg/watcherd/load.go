@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// State is a checked configuration, ready to run. Callers outside this module treat it
-// as opaque.
+// State is a checked configuration, ready for one Run, which changes it. Callers outside this
+// module treat it as opaque.
 type State = plan.State
 
 // Journal is a kind of journal, of which jetstream.Journal of pkg/watcherd/jetstream is one. Callers outside

@@ -55,10 +55,8 @@ func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 		requests: prom.CounterVec("rest_client_requests_total", "Requests to the API server, by status code, method and host.", "code", "method", "host"),
 		duration: prom.HistogramVec("rest_client_request_duration_seconds", "Time to the response headers of the API server, by verb and host.", prometheus.ExponentialBuckets(0.002, 4, 8), "verb", "host"),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
+	if err := prom.NewGroup(r).RegisterAll(m.requests, m.duration); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return m, nil
 }
@@ -106,8 +104,8 @@ func verbOf(r *http.Request) string {
 // client-go fill them. The hook is process-wide and counts once, for informers made
 // afterwards: a program calls this at its start if nothing else of it does so.
 //
-// client-go's metrics of requests are exported by Run itself. Its reflectors no
-// longer report any, and no work queues of its are used.
+// Run itself exports the metrics of requests. client-go has none of reflectors, and the daemon
+// uses none of its work queues.
 func ExportClientGo(r prometheus.Registerer) error {
 	labels := []string{"name", "group", "version", "resource"}
 	p := &informerMetrics{
@@ -115,10 +113,8 @@ func ExportClientGo(r prometheus.Registerer) error {
 		latency: prom.HistogramVec("informer_processing_latency_seconds", "Time an informer took to store a change and notify its listeners.", prometheus.ExponentialBuckets(0.00001, 10, 7), labels...),
 		version: prom.GaugeVec("informer_store_resource_version", "Newest resourceVersion in an informer's store, rounded to a float.", labels...),
 	}
-	for _, c := range []prometheus.Collector{p.queued, p.latency, p.version} {
-		if err := r.Register(c); err != nil {
-			return fmt.Errorf("register client-go's metrics: %w", err)
-		}
+	if err := prom.NewGroup(r).RegisterAll(p.queued, p.latency, p.version); err != nil {
+		return fmt.Errorf("register client-go's metrics: %w", err)
 	}
 	cache.SetInformerMetricsProvider(p)
 	return nil

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
@@ -321,8 +320,7 @@ func (b *listBuilder) unite() {
 	kept[last] = s.at(kept[last], b.position)
 	b.list.Items = kept
 	s.stats.contact(func(t *Counters) { t.Repeated += uint64(n) })
-	klog.FromContext(b.ctx).Info("the server lists objects twice; their newest states count",
-		"resource", resourceName(s.cfg.GVR), "namespace", s.cfg.Namespace, "objects", n)
+	s.log(b.ctx).Info("the server lists objects twice; their newest states count", "objects", n)
 }
 
 // inOrder reports whether items are in the order of NAMESPACE/NAME, each once, as API

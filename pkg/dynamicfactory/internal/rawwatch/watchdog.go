@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
@@ -117,8 +116,7 @@ func (d *watchdog) logPause(ctx context.Context) {
 		return
 	}
 	d.paused = since
-	klog.FromContext(ctx).Info("watch is paused: the subscriber does not acknowledge its events; the server may drop the history",
-		"resource", resourceName(d.source.cfg.GVR), "namespace", d.source.cfg.Namespace, "since", since)
+	d.source.log(ctx).Info("watch is paused: the subscriber does not acknowledge its events; the server may drop the history", "since", since)
 }
 
 // keepFresh finds a newer version to resume from if the complete one expires, for a quiet
