@@ -162,6 +162,10 @@ func TestCommandsAreLogged(t *testing.T) {
 	if log.lines("command accepted", "POST /api/v1/plan") == nil || log.lines("pager-k3y") != nil {
 		t.Errorf("a plan is not in the log, or its configuration is: %q", log.lines("plan"))
 	}
+	f.ask(http.MethodPost, f.base+"/api/v1/reload", `sinks: [{name: pager-k3y}]`, "Content-Type", "application/yaml", "Authorization", "Bearer c0mmand")
+	if log.lines("pager-k3y") != nil {
+		t.Errorf("a configuration that was sent by mistake is in the log: %q", log.lines("reload"))
+	}
 	f.get("/api/v1/status", "Authorization", "Bearer c0mmand")
 	if found := append(log.lines("GET"), log.lines("c0mmand")...); found != nil {
 		t.Errorf("the log has reads, or the token: %q", found)

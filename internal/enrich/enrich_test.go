@@ -251,6 +251,7 @@ func TestEditsOfRecordedEnrichment(t *testing.T) {
 type nothing struct{}
 
 func (nothing) Object(dst, _ []byte) ([]byte, error) { return append(dst, "{}"...), nil }
+func (nothing) Part(dst, _ []byte) ([]byte, error)   { return append(dst, "{}"...), nil }
 func (nothing) Patch(_, _, _ []byte) ([]byte, bool)  { return nil, false }
 
 func BenchmarkOwner(b *testing.B) {

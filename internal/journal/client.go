@@ -59,17 +59,17 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				c.Log.Warn("connection to the journal lost", "error", err)
+				c.Log.Warn("connection to the journal lost", "error", natsclient.Hide(&c.NATS, err))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.Log.Info("connection to the journal restored", "server", nc.ConnectedAddr())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			c.Log.Warn("the journal's server reports an error", "error", err)
+			c.Log.Warn("the journal's server reports an error", "error", natsclient.Hide(&c.NATS, err))
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("connect to the journal: %w", err)
+		return nil, fmt.Errorf("connect to the journal: %w", natsclient.Hide(&c.NATS, err))
 	}
 	j.conn = conn
 	if j.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(attempt)); err == nil {
@@ -77,7 +77,7 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 	}
 	if err != nil {
 		j.Close() //nolint:contextcheck // it is closed after ctx, too
-		return nil, err
+		return nil, natsclient.Hide(&c.NATS, err)
 	}
 	return j, nil
 }

@@ -3,7 +3,9 @@ package journal_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -192,5 +194,34 @@ func TestAskIsNotCutOff(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("the replica is not counted: %+v, %v", all, err)
 		}
+	}
+}
+
+// TestQuotedToken: a server that quotes the token has it in no error.
+func TestQuotedToken(t *testing.T) {
+	t.Setenv("JOURNAL_TEST_TOKEN", "canary-token")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-served
+	})
+	go func() {
+		defer close(served)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, `INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"proto":1,"headers":true}`+"\r\n-ERR 'no canary-token'\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	c := configOf(t, "J")
+	c.NATS.URLs, c.NATS.Token = []string{"nats://" + l.Addr().String()}, sinks.Secret{Env: "JOURNAL_TEST_TOKEN"}
+	if _, err := journal.Open(t.Context(), c); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "***") {
+		t.Errorf("the error is %v", err)
 	}
 }

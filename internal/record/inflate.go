@@ -16,6 +16,9 @@ const states = Object | OldObject
 type Edit interface {
 	// Object appends what is left of an object's JSON.
 	Object(dst, raw []byte) ([]byte, error)
+	// Part appends what is left of a part of the object's metadata, which has the form of an object
+	// and does not name it.
+	Part(dst, raw []byte) ([]byte, error)
 	// Patch returns what is left of a patch. before and after are the edited objects
 	// that it leads between, nil if one of them is not recorded. It is not ok if
 	// nothing of the patch may be seen.
@@ -254,7 +257,7 @@ func (in *Inflater) enrich(e *event.Event, r *Record, flags Flags, sink string) 
 // seen decodes a part of the enrichment after the edits of the record that it is of.
 func (in *Inflater) seen(r *Record, raw []byte, sink string) (o enriched, err error) {
 	if edit := in.edit(r, sink); edit != nil {
-		if raw, err = edit.Object(nil, raw); err != nil {
+		if raw, err = edit.Part(nil, raw); err != nil {
 			return o, err
 		}
 	}

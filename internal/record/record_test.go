@@ -208,6 +208,8 @@ func (hidden) Object(dst, raw []byte) ([]byte, error) {
 	return append(dst, strings.NewReplacer(`"b":"canary"`, `"b":"-"`, `"b":"x"`, `"b":"-"`).Replace(string(raw))...), nil
 }
 
+func (h hidden) Part(dst, raw []byte) ([]byte, error) { return h.Object(dst, raw) }
+
 func (hidden) Patch(_, _, _ []byte) ([]byte, bool) { return []byte("[]"), true }
 
 func FuzzDecode(f *testing.F) {

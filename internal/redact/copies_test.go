@@ -92,9 +92,22 @@ func TestCopiesInAnnotations(t *testing.T) {
 				t.Errorf("exposed: %s", got)
 			}
 			for _, hiding := range []Edits{{Redact: []string{"data.password"}}, {Redact: []string{"**.password"}}, {Redact: []string{"data"}}, {Drop: []string{"*.password"}}} {
+				paths := append(hiding.Redact, hiding.Drop...)
+				route, err := hiding.RouteEditor(secrets().GroupResource(), testKey())
+				if err != nil {
+					t.Fatal(err)
+				}
 				hiding.ExposeSecrets = true
-				if got := annotation(t, edit(t, hiding, secrets(), annotated(t, "Secret", odd, text))); !isRedacted([]byte(`"` + got + `"`)) {
-					t.Errorf("exposed but for %q: %s", append(hiding.Redact, hiding.Drop...), got)
+				exposing := annotated(t, "Secret", odd, text)
+				if got := annotation(t, edit(t, hiding, secrets(), exposing)); !isRedacted([]byte(`"` + got + `"`)) {
+					t.Errorf("exposed but for %q: %s", paths, got)
+				}
+				routed, err := route.Append(nil, []byte(exposing))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := annotation(t, string(routed)); !isRedacted([]byte(`"` + got + `"`)) {
+					t.Errorf("exposed but for %q of a route: %s", paths, got)
 				}
 			}
 			exposed.Redact, exposed.Drop = []string{"data.other", "**.env[*].value"}, []string{"metadata.managedFields"}

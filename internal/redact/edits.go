@@ -240,8 +240,13 @@ func (e Edits) manifestEditor(gr schema.GroupResource, key []byte) (*rawjson.Edi
 }
 
 // RouteEditor compiles the edits of routes for one resource: the configured paths
-// without the built-in rules, also in a manifest that a watch keeps.
+// without the built-in rules, also in a manifest that a watch keeps. Of a Secret that a
+// watch exposes they hide copies of the values that they name, too.
 func (e Edits) RouteEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
+	if isSecrets(gr) && e.hidesValues() {
+		e.ExposeSecrets = true
+		return e.Editor(gr, key)
+	}
 	h := newHasher(gr, key)
 	editor, err := rawjson.NewEditor(append(e.paths(h), rawjson.Rule{Path: appliedManifest, Replace: h.editManifest})...)
 	if err == nil {
@@ -258,7 +263,7 @@ func (e Edits) RouteEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor
 func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 	rules := e.paths(h)
 	if isSecrets(gr) && e.ExposeSecrets {
-		if !slices.ContainsFunc(rules, func(r rawjson.Rule) bool { return hidesValues(r.Path) }) {
+		if !e.hidesValues() {
 			return rules
 		}
 	} else if isSecrets(gr) {
@@ -278,6 +283,11 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 		}
 	}
 	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: annotations})
+}
+
+// hidesValues reports whether the paths can name values of a Secret.
+func (e Edits) hidesValues() bool {
+	return slices.ContainsFunc(e.Drop, hidesValues) || slices.ContainsFunc(e.Redact, hidesValues)
 }
 
 // hidesValues reports whether a path can name values of a Secret.

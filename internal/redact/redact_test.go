@@ -192,3 +192,51 @@ func TestRouteHashes(t *testing.T) {
 		hashes[hash] = of.Name
 	}
 }
+
+// TestInvolvedObject: what an event has of another object is hidden as in that object, whose name it does not repeat.
+func TestInvolvedObject(t *testing.T) {
+	accepted := Accepted{
+		Resources: []Resource{{Resource: "secrets", Edits: DefaultEdits()}},
+		Routes:    []Route{{Name: "r", Redact: []string{"metadata.annotations.x"}}},
+	}
+	table, err := Compile(accepted, nil, testKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &record.Inflater{Edit: table.Edit}
+	shown := func(resource, name string, targets []record.Target) string {
+		t.Helper()
+		part, err := record.MetadataOf("u", nil, []byte(`{"x":"hunter2-canary"}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, err := record.Append(nil, &record.Record{
+			Event:   event.Event{Type: event.Added, ID: "00", Resource: event.Resource{Version: "v1", Resource: "events", Kind: "Event"}, Namespace: "a", Name: "e"},
+			Targets: targets,
+			Enrichment: &record.Enrichment{Involved: &record.Involved{
+				Resource: event.Resource{Version: "v1", Resource: resource}, Namespace: "a", Name: name, Edits: 1, Object: part,
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := in.Event(1, record.InvolvedObject, payload, "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.InvolvedObject.Annotations["x"]
+	}
+	if got := shown("secrets", "b", nil); leaks(got) { // it was exposed
+		t.Errorf("of a Secret: %s", got)
+	}
+	routed := []record.Target{{Sink: "s", Routes: "r"}}
+	b, c := shown("pods", "b", routed), shown("pods", "c", routed)
+	edit := table.Edit(&record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}, Namespace: "a", Name: "b"}, Targets: routed}, "s")
+	own, err := edit.Object(nil, []byte(`{"metadata":{"name":"b","namespace":"a","annotations":{"x":"hunter2-canary"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leaks(b) || b == c || annotation(t, string(own)) != b {
+		t.Errorf("hashes %s and %s, the object's %s", b, c, own)
+	}
+}

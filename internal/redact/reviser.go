@@ -69,7 +69,7 @@ func (v *Reviser) enrichment(r *record.Record, edit record.Edit) (changed bool, 
 		return false, nil
 	}
 	if owner := r.Enrichment.Owner; edit != nil && owner != nil {
-		if r.Enrichment.Owner, err = edit.Object(nil, owner); err != nil {
+		if r.Enrichment.Owner, err = edit.Part(nil, owner); err != nil {
 			return false, err
 		}
 	}
@@ -79,7 +79,7 @@ func (v *Reviser) enrichment(r *record.Record, edit record.Edit) (changed bool, 
 		return false, nil
 	}
 	involved := r.Enrichment.Involved
-	involved.Object, err = pending.of(&about.Event).Object(nil, involved.Object)
+	involved.Object, err = pending.of(&about.Event).Part(nil, involved.Object)
 	involved.Edits = pending.fingerprint
 	return true, err
 }
@@ -164,6 +164,11 @@ var (
 
 func (e editor) Object(dst, raw []byte) ([]byte, error) { return e.Append(dst, raw) }
 
+func (e editor) Part(dst, raw []byte) ([]byte, error) {
+	dst, _, err := e.AppendAt(dst, e.namespace, e.name, nil, raw)
+	return dst, err
+}
+
 func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 	if before != nil && after != nil {
 		patch, err := jsonpatch.Diff(before, after)
@@ -175,9 +180,13 @@ func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 // chain applies edits in sequence.
 type chain []record.Edit
 
-func (c chain) Object(dst, raw []byte) ([]byte, error) {
+func (c chain) Object(dst, raw []byte) ([]byte, error) { return c.append(dst, raw, record.Edit.Object) }
+
+func (c chain) Part(dst, raw []byte) ([]byte, error) { return c.append(dst, raw, record.Edit.Part) }
+
+func (c chain) append(dst, raw []byte, edit func(e record.Edit, dst, raw []byte) ([]byte, error)) ([]byte, error) {
 	for _, e := range c {
-		edited, err := e.Object(nil, raw)
+		edited, err := edit(e, nil, raw)
 		if err != nil {
 			return dst, err
 		}

@@ -400,6 +400,6 @@ func (c *Change) editOwner(rec *record.Record) error {
 	enrichment := *rec.Enrichment
 	rec.Enrichment = &enrichment
 	var err error
-	enrichment.Owner, err = c.edit.Object(nil, enrichment.Owner)
+	enrichment.Owner, err = c.edit.Part(nil, enrichment.Owner)
 	return err
 }

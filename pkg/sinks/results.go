@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -138,7 +139,7 @@ type resultsParser struct {
 func (p *resultsParser) document() error {
 	err := p.object(func(member string) error {
 		if member != "results" {
-			return fmt.Errorf("unknown member %.40q", member)
+			return fmt.Errorf("unknown member %s", quoted(member))
 		}
 		return p.array()
 	})
@@ -182,7 +183,7 @@ func (p *resultsParser) result() (r Result, err error) {
 		case "retryAfter":
 			return p.dec.Decode(&seconds)
 		default:
-			return fmt.Errorf("unknown member %.40q", member)
+			return fmt.Errorf("unknown member %s", quoted(member))
 		}
 	})
 	if err != nil {
@@ -191,7 +192,7 @@ func (p *resultsParser) result() (r Result, err error) {
 	switch r.Status {
 	case StatusAccepted, StatusRetry, StatusPoison, StatusHeld, StatusPause:
 	default:
-		return r, fmt.Errorf("unknown status %.40q; known are accepted, retry, poison, held, pause", r.Status)
+		return r, fmt.Errorf("unknown status %s; known are accepted, retry, poison, held, pause", quoted(string(r.Status)))
 	}
 	if seconds < 0 || seconds > 0 && r.Status != StatusRetry {
 		return r, fmt.Errorf("retryAfter %v with status %s", seconds, r.Status)
@@ -213,7 +214,7 @@ func (p *resultsParser) object(value func(member string) error) error {
 		}
 		member, _ := token.(string) // a key is always a string
 		if slices.Contains(seen, member) {
-			return fmt.Errorf("member %.40q is repeated", member)
+			return fmt.Errorf("member %s is repeated", quoted(member))
 		}
 		seen = append(seen, member)
 		if err := value(member); err != nil {
@@ -231,9 +232,21 @@ func (p *resultsParser) delim(want json.Delim) error {
 	case err != nil:
 		return err
 	case token != want:
-		return fmt.Errorf("%.40v where %v is expected", token, want)
+		if text, ok := token.(string); ok {
+			return fmt.Errorf("%s where %v is expected", quoted(text), want)
+		}
+		return fmt.Errorf("%v where %v is expected", token, want)
 	}
 	return nil
+}
+
+// quoted is a receiver's text in an error: whole, as a part of a secret would not be recognized as one.
+func quoted(text string) string {
+	const most = 40
+	if len(text) > most {
+		return fmt.Sprintf("of %d bytes", len(text))
+	}
+	return strconv.Quote(text)
 }
 
 // oneLine makes a receiver's text fit for a log line.

@@ -301,24 +301,7 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		// It may quote an answer, and that the request.
-		hidden := slices.Clone(secrets)
-		if uri := req.URL.RequestURI(); uri != "/" {
-			hidden = append(hidden, uri)
-		}
-		for _, values := range req.Header {
-			for _, v := range values {
-				hidden = append(append(hidden, v), strings.Fields(v)...) // a scheme precedes the credentials
-			}
-		}
-		var pairs []string
-		for _, h := range hidden {
-			if h != "" {
-				quoted := strconv.Quote(h)
-				pairs = append(pairs, h, "***", quoted[1:len(quoted)-1], "***")
-			}
-		}
-		text := strings.NewReplacer(pairs...).Replace(err.Error())
+		text := masked(req, secrets, err.Error()) // it may quote an answer
 		if len(text) > maxCause {
 			text = strings.ToValidUTF8(text[:maxCause], "") + "..."
 		}
@@ -338,10 +321,31 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 	err = fmt.Errorf("%s answered %d", req.URL.Host, resp.StatusCode)
 	var answer struct{ Error string }
 	if json.Unmarshal(body, &answer) == nil && errorCode.MatchString(answer.Error) {
-		err = fmt.Errorf("%w: %s", err, answer.Error)
+		err = fmt.Errorf("%w: %s", err, masked(req, secrets, answer.Error))
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= http.StatusInternalServerError {
 		return nil, err
 	}
 	return nil, Pause(err)
+}
+
+// masked returns the text of a server that has got a request without the secrets of that.
+func masked(req *http.Request, secrets []string, text string) string {
+	hidden := slices.Clone(secrets)
+	if uri := req.URL.RequestURI(); uri != "/" {
+		hidden = append(hidden, uri)
+	}
+	for _, values := range req.Header {
+		for _, v := range values {
+			hidden = append(append(hidden, v), strings.Fields(v)...) // a scheme precedes the credentials
+		}
+	}
+	var pairs []string
+	for _, h := range hidden {
+		if h != "" {
+			quoted := strconv.Quote(h)
+			pairs = append(pairs, h, "***", quoted[1:len(quoted)-1], "***")
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
 }

@@ -14,22 +14,24 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// TestQuotedClientSecret: a token server that answers with the secret in place of HTTP has it in no error.
+// TestQuotedClientSecret: a token server that answers with the secret in place of HTTP, or of the code of an error, has it in no error.
 func TestQuotedClientSecret(t *testing.T) {
-	const secret = `canary%&"secret`
-	t.Setenv("OAUTH_TEST_SECRET", secret)
 	o := sinks.OAuth{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: &sinks.Secret{Env: "OAUTH_TEST_SECRET"}}
-	encoded := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(secret)))
-	for _, answer := range []string{
-		secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 " + url.QueryEscape(secret) + "\r\n\r\n",
-		encoded + "\r\n\r\n", "HTTP/1.1 Basic\t" + encoded + "\r\n\r\n", strings.Repeat("x", 60<<10) + encoded + "\r\n\r\n",
-	} {
-		path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
-		_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}})
-		if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), encoded) || len(err.Error()) > 2<<10 {
-			t.Errorf("the error is %.3000v", err)
+	for _, secret := range []string{`canary%&"secret`, "canary_secret"} {
+		t.Setenv("OAUTH_TEST_SECRET", secret)
+		encoded := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(secret)))
+		for _, answer := range []string{
+			secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 " + url.QueryEscape(secret) + "\r\n\r\n",
+			encoded + "\r\n\r\n", "HTTP/1.1 Basic\t" + encoded + "\r\n\r\n", strings.Repeat("x", 60<<10) + encoded + "\r\n\r\n",
+			"HTTP/1.1 400 Bad\r\n\r\n" + `{"error":"` + secret + `"}`,
+		} {
+			path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
+			_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", path)
+			}})
+			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), encoded) || len(err.Error()) > 2<<10 {
+				t.Errorf("the error is %.3000v", err)
+			}
 		}
 	}
 }

@@ -213,7 +213,7 @@ func (s *sink) create(ctx context.Context, c *kgo.Client, topic string) error {
 		err := kerr.ErrorForCode(t.ErrorCode)
 		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 			if t.ErrorMessage != nil {
-				err = fmt.Errorf("%w: %.200q", err, *t.ErrorMessage)
+				err = fmt.Errorf("%w: %q", err, *t.ErrorMessage)
 			}
 			return fmt.Errorf("create it: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/watcherd/watcherd/internal/testkit"
@@ -18,8 +19,20 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
+// A broker that quotes the credentials where it does not make a topic has no part of them in the error.
+func TestQuotedWithoutTopic(t *testing.T) {
+	t.Setenv("KAFKA_TEST_PASSWORD", "canary-secret")
+	c := configFor(challenger(t, "", 0))
+	c.SASL, c.Create = &kafka.SASL{Mechanism: "PLAIN", User: "me", Password: &sinks.Secret{Env: "KAFKA_TEST_PASSWORD"}}, &kafka.Create{}
+	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	sinktest.WantClass(t, err, sinks.ClassPause, "create it", "***")
+	if strings.Contains(err.Error(), "canar") {
+		t.Error(err)
+	}
+}
+
 // challenger is a broker that answers the first message of SCRAM with a number of iterations, or refuses all that
-// authenticate with an error, and quotes what they send, if that is empty.
+// authenticate with an error, and quotes what they send, if that is empty. With no error it has no topic and makes none.
 func challenger(t *testing.T, iterations string, code int16) (addr string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +59,7 @@ func challenger(t *testing.T, iterations string, code int16) (addr string) {
 }
 
 // challenge answers one request.
-func challenge(conn io.ReadWriter, iterations string, code int16) error {
+func challenge(conn net.Conn, iterations string, code int16) error {
 	var size [4]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
 		return err
@@ -59,7 +72,7 @@ func challenge(conn io.ReadWriter, iterations string, code int16) error {
 	switch kmsg.Key(binary.BigEndian.Uint16(request)) {
 	case kmsg.ApiVersions:
 		r := kmsg.NewPtrApiVersionsResponse()
-		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata, kmsg.SASLHandshake, kmsg.ApiVersions, kmsg.SASLAuthenticate} {
+		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata, kmsg.SASLHandshake, kmsg.ApiVersions, kmsg.CreateTopics, kmsg.SASLAuthenticate} {
 			r.ApiKeys = append(r.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key.Int16(), MaxVersion: 1})
 		}
 		r.ErrorCode = 35 // that version is not supported: the client asks again with version 0
@@ -70,6 +83,26 @@ func challenge(conn io.ReadWriter, iterations string, code int16) error {
 	case kmsg.SASLHandshake:
 		r := kmsg.NewPtrSASLHandshakeResponse()
 		r.Version, r.SupportedMechanisms = 1, []string{"SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"}
+		answer = r.AppendTo(nil)
+	case kmsg.Metadata:
+		r := kmsg.NewPtrMetadataResponse()
+		at := conn.LocalAddr().(*net.TCPAddr)
+		r.Version, r.ControllerID = 1, 7
+		r.Brokers = []kmsg.MetadataResponseBroker{{NodeID: r.ControllerID, Host: at.IP.String(), Port: int32(at.Port)}}
+		asked := kmsg.NewPtrMetadataRequest()
+		asked.Version = 1
+		if err := asked.ReadFrom(request[10+binary.BigEndian.Uint16(request[8:]):]); err != nil {
+			return err
+		}
+		for _, topic := range asked.Topics {
+			r.Topics = append(r.Topics, kmsg.MetadataResponseTopic{Topic: topic.Topic, ErrorCode: kerr.UnknownTopicOrPartition.Code})
+		}
+		answer = r.AppendTo(nil)
+	case kmsg.CreateTopics:
+		r := kmsg.NewPtrCreateTopicsResponse()
+		r.Version, r.Topics = 1, []kmsg.CreateTopicsResponseTopic{{
+			ErrorCode: kerr.PolicyViolation.Code, ErrorMessage: new(strings.Repeat("x", 195) + "canary-secret"),
+		}}
 		answer = r.AppendTo(nil)
 	default:
 		if iterations == "" {

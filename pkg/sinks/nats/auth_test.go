@@ -3,6 +3,7 @@ package nats_test
 import (
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/jwt/v2"
@@ -167,4 +168,50 @@ func TestTLS(t *testing.T) {
 	eventually(t, "the new files are used", func() bool {
 		return sink.Write(t.Context(), sinktest.Events(1, 1)) == nil
 	})
+}
+
+// TestClearText: a sink whose password others can read on the way warns of it.
+func TestClearText(t *testing.T) {
+	t.Setenv("NATS_AUTH_TEST", "s3cret")
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := ""
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			other = ip.IP.String()
+		}
+	}
+	if other == "" {
+		t.Skip("this machine has no address but loopback")
+	}
+	ca := testca.New(t, "ca")
+	dir := t.TempDir()
+	testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+	for _, test := range []struct {
+		name, host string
+		secure     bool
+		want       int
+	}{{"loopback", "127.0.0.1", false, 0}, {"network", other, false, 1}, {"TLS", other, true, 0}} {
+		s := startServer(t, func(o *server.Options) {
+			o.Host, o.Authorization, o.JetStream = test.host, "s3cret", false
+			if test.secure {
+				o.TLS, o.TLSConfig = true, ca.Server(test.host, nil, nil)
+			}
+		})
+		c := configFor(s.ClientURL(), false)
+		if c.Token = (&sinks.Secret{Env: "NATS_AUTH_TEST"}); test.secure {
+			c.TLS = sinks.TLS{CAFile: "ca.pem"}
+		}
+		var log sinktest.Log
+		sink := sinktest.Open(t, c, log.Option, func(o *sinks.Options) { o.Dir = dir })
+		if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if got := strings.Count(log.String(), "in clear text"); got != test.want {
+			t.Errorf("%s: %d warnings, want %d: %s", test.name, got, test.want, &log)
+		}
+		stopServer(s)
+	}
 }

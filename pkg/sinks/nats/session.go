@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
 )
 
@@ -127,11 +126,9 @@ func (s *sink) handlers(c *session) []client.Option {
 
 // hide takes out the secrets, which a server may quote.
 func (s *sink) hide(err error) error {
-	if err == nil {
-		return nil
-	}
 	c := s.config.connection()
-	return post.MaskOf(new(c.Password.In(s.dir)), new(c.Token.In(s.dir))).Error(err)
+	c.Dir = s.dir
+	return natsclient.Hide(&c, err)
 }
 
 // alarm wakes everybody who waits for the server, with a reason.

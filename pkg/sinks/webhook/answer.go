@@ -76,7 +76,7 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 	case sinks.ClassPause:
 		if host, ok := redirectedTo(resp); ok {
 			err = fmt.Errorf("post to %s: status %d: redirected to host %s; redirects are not followed, set url to the new address",
-				a.to.url.Host, status, mask.Hide(host))
+				a.to.url.Host, status, post.Clean(mask.Hide(host), post.MaxExcerpt))
 		}
 		return sinks.Pause(err)
 	default:
@@ -142,7 +142,7 @@ func redirectedTo(resp *http.Response) (host string, ok bool) {
 	if err != nil || u.Host == "" {
 		return "", false
 	}
-	return post.Clean(u.Host, post.MaxExcerpt), true
+	return u.Host, true
 }
 
 // excerpt is the beginning of an answer, on one line. The mask comes before the cut, so

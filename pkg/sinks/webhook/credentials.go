@@ -75,7 +75,8 @@ func (c *credentials) apply(h http.Header, id string, body []byte) (hidden []str
 			if !httpguts.ValidHeaderFieldValue(value) {
 				return nil, fmt.Errorf("header %s: the secret holds a character that no header can carry, such as a line break", cr.name)
 			}
-			hidden = append(hidden, value, secret, strings.TrimPrefix(value, "Basic "))
+			_, bare, _ := strings.Cut(value, " ") // behind a scheme
+			hidden = append(hidden, value, secret, bare)
 		}
 		h.Set(cr.name, value)
 	}

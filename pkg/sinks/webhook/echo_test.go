@@ -81,7 +81,7 @@ func TestEchoedSecretsOfNoAnswer(t *testing.T) {
 	}
 }
 
-// TestEchoedSecretsInOtherForms: quoted as JSON, and in a document that is refused.
+// TestEchoedSecretsInOtherForms: quoted as JSON, in part, and in a document that is refused.
 func TestEchoedSecretsInOtherForms(t *testing.T) {
 	long := strings.Repeat("canary", 20)
 	for name, test := range map[string]struct {
@@ -93,6 +93,12 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 			quoted, _ := json.Marshal(map[string]string{"header": secret})
 			return http.StatusBadRequest, string(quoted)
 		}},
+		"without the scheme": {"GenieKey canary-token", false, func(secret string) (int, string) {
+			return http.StatusUnauthorized, "no: " + strings.Fields(secret)[1]
+		}},
+		"in the host of a redirect, cut": {"canary-token", false, func(secret string) (int, string) {
+			return http.StatusFound, strings.Repeat("x", 250) + secret
+		}},
 		"as a result's status": {"canary-token", true, func(secret string) (int, string) {
 			return http.StatusOK, `{"results":[{"status":"` + secret + `"}]}`
 		}},
@@ -103,6 +109,9 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				status, body := test.answer(r.Header.Get("X-Key"))
+				if status == http.StatusFound {
+					w.Header().Set("Location", "//"+body)
+				}
 				w.WriteHeader(status)
 				_, _ = io.WriteString(w, body)
 			}))
@@ -111,7 +120,7 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 			c.URL.Text, c.Results = server.URL, test.results
 			c.Headers = map[string]sinks.Header{"X-Key": {Secret: secretFile(t, test.secret)}}
 			err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
-			if err == nil || !strings.Contains(err.Error(), "***") || strings.Contains(err.Error(), "canary") {
+			if err == nil || !strings.Contains(err.Error(), "***") || strings.Contains(err.Error(), "canar") {
 				t.Errorf("the error is %v", err)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
@@ -59,7 +60,19 @@ func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn,
 	if !files.IsZero() && !line.webSocket {
 		options = append(options, nats.Secure())
 	}
-	return nats.Connect(strings.Join(servers, ","), append(options, more...)...)
+	conn, err := nats.Connect(strings.Join(servers, ","), append(options, more...)...)
+	if err == nil && line.exposes() && !(c.Password.IsZero() && c.Token.IsZero()) {
+		c.Log.Warn("the password or token crosses the network in clear text: set tls", "server", conn.ConnectedAddr())
+	}
+	return conn, err
+}
+
+// Hide returns err without the password or token, which a server may quote.
+func Hide(c *natsconfig.Config, err error) error {
+	if err == nil {
+		return nil
+	}
+	return post.MaskOf(new(c.Password.In(c.Dir)), new(c.Token.In(c.Dir))).Error(err)
 }
 
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
@@ -123,6 +136,7 @@ type Line struct {
 	mu   sync.Mutex // guards what follows
 	conn net.Conn
 	last *guarded // conn, as the client has it
+	open bool     // conn leads to another machine, and has no TLS
 	name string   // the last one dialed of those that the configuration names, which is no address; empty: none
 }
 
@@ -166,7 +180,7 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	if l.conn != nil {
 		_ = l.conn.Close() // the client has lost it, and does not close all that it loses
 	}
-	l.conn, l.last = conn, g
+	l.conn, l.last, l.open = conn, g, !loopback(conn.RemoteAddr())
 	l.mu.Unlock()
 	if l.secure {
 		if err := g.begin(); err != nil {
@@ -217,8 +231,24 @@ func (l *Line) handshake(host string) func(net.Conn) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), l.dialer.Timeout)
 		defer cancel()
 		secured := tls.Client(conn, config)
-		return secured, secured.HandshakeContext(ctx)
+		err = secured.HandshakeContext(ctx)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open = l.open && err != nil
+		return secured, err
 	}
+}
+
+// exposes reports whether others may read what is sent.
+func (l *Line) exposes() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
+}
+
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // CutWhen cuts the line when ctx ends before stop is called.
