@@ -9,6 +9,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -258,5 +260,15 @@ func TestGapReachesItsWatches(t *testing.T) {
 		if got := fmt.Sprint(watches); got != tc.want {
 			t.Errorf("%s: the gaps are of %s, want %s", tc.tier, got, tc.want)
 		}
+	}
+}
+
+// TestGapsAreCountedFromZero has a series for each cause before its first gap.
+func TestGapsAreCountedFromZero(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	causes := []string{"expired", "rollback", "unreadable", "consistencyCheck", "removed", "namespace"} // as docs/events.md has them
+	r.c.Feeds("w", r.feed(pods))
+	if n := testutil.CollectAndCount(r.c.metrics.gapsTotal); n != len(causes) {
+		t.Errorf("%d causes have a series, want %q", n, causes)
 	}
 }

@@ -71,7 +71,7 @@ func (m *metrics) repaired(s *Feed) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the committer's.
-var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved, CauseNamespace}
 
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()
