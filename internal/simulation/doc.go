@@ -9,7 +9,7 @@
 // kill keeps of the disk what a power cut keeps. At the end every fault is over, and what every sink was given is compared
 // with what the writer wrote, object path by object path: each event is possible,
 // none is missing, the order is that of the writes, a change has one id, and what was added when
-// the daemon was ready is reported as an addition. Where no history was lost, there is no gap that says so, and
+// the daemon was ready is reported as an addition. Where no history was lost, no gap reports a loss, and
 // the consistency check, which a part of the histories runs all the time, repairs nothing.
 //
 // A failing history prints its seed. WATCHERD_SIM_SEED runs one history with its
