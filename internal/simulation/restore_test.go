@@ -113,12 +113,12 @@ func (c *cluster) goBack(to *backup) {
 	c.Restore(to.server)
 	c.Compact() // a restored storage has no history of use
 	c.Cut()
-	for path, history := range c.history {
+	for path := range c.history {
 		now, exists := c.exists(path)
 		then, existed := to.objects[path]
 		now.verb, now.ready, now.chosen, now.at, then.at = "added", false, false, time.Now(), time.Now()
 		then.ready, then.chosen = false, false
-		history = nil
+		var history []write
 		if exists {
 			history = append(history, now)
 		}
