@@ -255,7 +255,7 @@ func (s *Server) watch(rw http.ResponseWriter, req *http.Request, collection, na
 		Fail(rw, http.StatusNotFound, "NotFound")
 		return
 	}
-	if from < r.oldest && query["resourceVersion"] != "" {
+	if from < max(r.oldest, r.cached) && query["resourceVersion"] != "" {
 		s.mu.Unlock()
 		Fail(rw, http.StatusGone, "Expired")
 		return

@@ -47,7 +47,8 @@ type resource struct {
 	apiVersion, kind string
 	objects          map[string]object // by namespace/name
 	history          []event
-	oldest           uint64 // a watch from before this version is too old
+	oldest           uint64 // what was before this version is too old
+	cached           uint64 // a watch from before this version is too old
 }
 
 type object map[string]any
@@ -324,6 +325,17 @@ func (s *Server) Compact() {
 	for _, r := range s.resources {
 		r.oldest, r.history = s.version, nil
 	}
+}
+
+// Restart breaks the connections of all watches, and has later ones find no history in the
+// cache of the server: a list at an earlier version is read from the storage.
+func (s *Server) Restart() {
+	s.mu.Lock()
+	for _, r := range s.resources {
+		r.cached = s.version
+	}
+	s.mu.Unlock()
+	s.Cut()
 }
 
 // Cut breaks the connections of all watches.

@@ -62,6 +62,7 @@ func (w *world) faults(name string) []string {
 	gaps := map[string][]received{}   // by resource; one may arrive behind the events that it explains
 	for _, e := range events {
 		if e.Type == event.Gap {
+			e.Epoch = w.wentBack
 			gaps[resourceOf(e.Path)] = append(gaps[resourceOf(e.Path)], e)
 		}
 	}
@@ -110,6 +111,20 @@ func (w *world) faults(name string) []string {
 		}
 		seen[e.Path][at] = true
 	}
+	for _, e := range events {
+		if e.Type == event.Gap && !w.lossy && (e.Gap == "expired" || e.Gap == "rollback" || e.Gap == "unreadable" || e.Gap == "consistencyCheck") && !(w.gone && resourceOf(e.Path) == "widgets.example.com") {
+			faults = append(faults, fmt.Sprintf("gap of %s in %q: %s %d-%d %v-%v, and nothing was lost", e.Path, e.In, e.Gap, e.From, e.To, e.Since, e.Until))
+		}
+		if e.Repair {
+			fault(e, "it is a repair")
+		}
+	}
+	switch name {
+	case "red":
+		return append(faults, w.behindOf(name, w.config.red, w.config.wasRed, func(p string, last write) bool { return resourceOf(p) == "pods" && last.red })...)
+	case "pinned":
+		return append(faults, w.behindOf(name, w.config.pinned, w.config.repinned, func(p string, _ write) bool { return resourceOf(p) == "widgets.example.com" })...)
+	}
 	if name == "chosen" {
 		for p, history := range w.cluster.history {
 			namespace := strings.Split(p, "/")[1]
@@ -155,7 +170,7 @@ const stalled = 90 * time.Second
 func covered(gaps []received, path string, h write) bool {
 	version, _ := strconv.ParseUint(h.version, 10, 64)
 	return slices.ContainsFunc(gaps, func(g received) bool {
-		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1]) &&
+		return (g.Epoch || g.From < version && (g.To == 0 || version <= g.To)) && (g.In == "" || g.In == strings.Split(path, "/")[1]) &&
 			!g.Since.After(h.at.Add(stalled)) && !g.Until.Before(h.at)
 	})
 }
@@ -204,8 +219,40 @@ func (w *world) behindChosen() []string {
 		switch {
 		case is && (!has || got.Version != want.version):
 			faults = append(faults, fmt.Sprintf("%s is at %s, the last event of the chosen is %s@%s %s", p, want.version, got.Type, got.Version, got.Selection))
-		case !is && has && !w.config.rechosen:
+		case !is && has && !w.config.rechosen && !(w.cluster.idled && resource == "jobs.batch"):
 			faults = append(faults, fmt.Sprintf("%s is not of the chosen, the last event is %s@%s %s", p, got.Type, got.Version, got.Selection))
+		}
+	}
+	slices.Sort(faults)
+	return faults
+}
+
+// behindOf are the objects that the receiver of a part of them should have and has not, or has and should not. The
+// watch that leads to it was taken away if it is former.
+func (w *world) behindOf(name string, watched, former bool, selects func(path string, last write) bool) (faults []string) {
+	if !watched {
+		return nil
+	}
+	last, first := map[string]received{}, map[string]bool{}
+	r := w.receivers[name]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		if e.Type != event.Gap && !first[e.ID] {
+			last[e.Path] = e
+		}
+		first[e.ID] = true
+	}
+	for p, history := range w.cluster.history {
+		want := history[len(history)-1]
+		is := want.verb != "deleted" && selects(p, want)
+		got, ok := last[p]
+		has := ok && got.Type != event.Deleted && got.Selection != event.Left
+		switch {
+		case is && (!has || got.Version != want.version):
+			faults = append(faults, fmt.Sprintf("%s is at %s, the last event is %s@%s %s", p, want.version, got.Type, got.Version, got.Selection))
+		case !is && has && !former:
+			faults = append(faults, fmt.Sprintf("%s is not selected, the last event is %s@%s %s", p, got.Type, got.Version, got.Selection))
 		}
 	}
 	slices.Sort(faults)

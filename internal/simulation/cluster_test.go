@@ -36,6 +36,7 @@ type write struct {
 	n       int  // differs for each state
 	ready   bool // of an addition: the daemon was ready, and is to tell of it as one
 	chosen  bool // of an addition: a watch selected namespaces by label
+	red     bool // the state has the label by which a watch selects
 }
 
 // cluster is the API server and the writer's own record of what it wrote. Only the
@@ -50,6 +51,9 @@ type cluster struct {
 	other   map[string]bool   // namespaces that were of another tier than x once
 	passed  int               // how many namespaces of jobs went
 	chosen  func() bool       // reports whether a watch has begun that selects namespaces by label
+	idle    bool              // jobs are not watched
+	idled   bool              // nor were they, once
+	beside  bool              // the configuration is being applied: whether the daemon is ready is not known
 	ready   func() bool       // reports whether the daemon is ready
 }
 
@@ -109,9 +113,9 @@ func (c *cluster) put(resource, namespace, name string) {
 	c.n++
 	key := path(resource, namespace, name)
 	last, exists := c.exists(key)
-	chosen := c.chosen() && !exists
-	ready := !exists && resource != "widgets.example.com" && resource != "routes.api.test" && c.ready()
-	w := write{verb: "updated", uid: last.uid, life: last.life, made: last.made, n: c.n, ready: ready, chosen: chosen}
+	chosen := c.chosen() && !exists && !(c.idled && resource == "jobs.batch")
+	ready := !c.beside && !exists && resource != "widgets.example.com" && resource != "routes.api.test" && !(c.idle && resource == "jobs.batch") && c.ready()
+	w := write{verb: "updated", uid: last.uid, life: last.life, made: last.made, n: c.n, ready: ready, chosen: chosen, red: c.n%3 == 0}
 	if !exists {
 		w.verb, w.life, w.made = "added", c.n, time.Now()
 		if resource != "routes.api.test" {
@@ -122,6 +126,13 @@ func (c *cluster) put(resource, namespace, name string) {
 	if w.uid != "" {
 		metadata["uid"] = w.uid
 	}
+	if w.red {
+		metadata["labels"] = map[string]any{"color": "red"}
+	}
+	next, _ := strconv.ParseUint(c.Version(), 10, 64)
+	if slices.ContainsFunc(c.history[key], func(h write) bool { return h.version == strconv.FormatUint(next+1, 10) }) {
+		c.Advance(1) // a restored cluster uses versions again; the check knows a state of an object by its version
+	}
 	c.Put(paths[resource], namespace, name, map[string]any{
 		"metadata": metadata,
 		"spec":     map[string]any{"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n},
@@ -130,15 +141,22 @@ func (c *cluster) put(resource, namespace, name string) {
 	c.history[key] = append(c.history[key], w)
 }
 
-func (c *cluster) delete(resource, namespace, name string) {
-	key := path(resource, namespace, name)
-	last, exists := c.exists(key)
-	if !exists {
+// delete deletes those of the objects that exist, all at one version.
+func (c *cluster) delete(resource, namespace string, names ...string) {
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, exists := c.exists(path(resource, namespace, name))
+		return !exists
+	})
+	if len(names) == 0 {
 		return
 	}
-	c.Delete(paths[resource], namespace, name)
-	last.verb, last.version, last.at = "deleted", c.Version(), time.Now()
-	c.history[key] = append(c.history[key], last)
+	c.Delete(paths[resource], namespace, names...)
+	for _, name := range names {
+		key := path(resource, namespace, name)
+		last, _ := c.exists(key)
+		last.verb, last.version, last.at = "deleted", c.Version(), time.Now()
+		c.history[key] = append(c.history[key], last)
+	}
 }
 
 // write makes one random change.
@@ -172,10 +190,14 @@ func (c *cluster) writeTo(r *rand.Rand, resource, namespace string) {
 
 // removeNamespace deletes a namespace with the objects in it.
 func (c *cluster) removeNamespace(ns string) {
+	names := map[string][]string{}
 	for _, key := range slices.Sorted(maps.Keys(c.history)) {
 		if part := strings.Split(key, "/"); part[1] == ns {
-			c.delete(part[0], ns, part[2])
+			names[part[0]] = append(names[part[0]], part[2])
 		}
+	}
+	for _, resource := range slices.Sorted(maps.Keys(names)) {
+		c.delete(resource, ns, names[resource]...)
 	}
 	if c.labels[ns] != "" {
 		c.putNamespace(ns, map[string]any{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)})

@@ -13,7 +13,7 @@ import (
 type settings struct {
 	names    int  // of the watches: a reload renames them
 	layout   int  // which watch has which resources
-	spaces   int  // 0: all namespaces; 1: both by name; 2: a watch for each
+	spaces   int  // 0: all namespaces; 1: both by name; 2: a watch for each; 3: both by a pattern
 	wild     bool // a pattern means the widgets
 	noise    bool // noise is dropped
 	secret   bool // the secret is redacted
@@ -25,6 +25,13 @@ type settings struct {
 	calm     int  // the seconds of the throttle of sink calm; 0: none
 	allows   bool // the watches of everything have a namespace selector that matches all
 	reverse  bool // the order of the watches in the file
+	red      bool // the watch of red pods exists
+	redder   bool // its route leads to sink main, too
+	wasRed   bool // it was taken away
+	idle     bool // no watch has the jobs
+	pinned   bool // the watch of widgets in a version exists
+	repinned bool // it was taken away
+	checks   bool // the consistency check runs all the time
 
 	// fresh: watches were renamed, or resources came to others, when nothing could be judged
 	// by them, so that they began as new ones, after others had recorded changes.
@@ -41,7 +48,7 @@ func (s *settings) change(r *rand.Rand) string {
 }
 
 func (s *settings) changeOne(r *rand.Rand) string {
-	switch r.IntN(13) {
+	switch r.IntN(18) {
 	case 0:
 		s.names++
 		return "rename the watches"
@@ -68,8 +75,22 @@ func (s *settings) changeOne(r *rand.Rand) string {
 		s.calm = r.IntN(3) * 4
 		return fmt.Sprintf("throttle %ds", s.calm)
 	case 7, 8:
-		s.spaces = r.IntN(3)
+		s.spaces = r.IntN(4)
 		return fmt.Sprint("namespaces ", s.spaces)
+	case 14:
+		s.idle = !s.idle
+		return fmt.Sprint("jobs are not watched ", s.idle)
+	case 15:
+		s.repinned = s.repinned || s.pinned
+		s.pinned = !s.pinned
+		return fmt.Sprint("watch of a version ", s.pinned)
+	case 12:
+		s.wasRed = s.wasRed || s.red
+		s.red = !s.red
+		return fmt.Sprint("watch of red pods ", s.red)
+	case 13:
+		s.redder = !s.redder
+		return fmt.Sprint("red pods to all ", s.redder)
 	case 9:
 		s.wild = !s.wild
 		return fmt.Sprint("wildcard ", s.wild)
@@ -97,6 +118,9 @@ kind: WatcherConfig
 store: {minFree: 64Mi}
 admin: {listen: ""}
 `)
+	if s.checks {
+		b.WriteString("consistencyCheck: {interval: 20s}\n")
+	}
 	edits := "  drop: [metadata.managedFields"
 	if s.noise {
 		edits += ", spec.noise"
@@ -120,6 +144,9 @@ admin: {listen: ""}
 	case 2:
 		list = [][2]string{{"n", "nodes, routes.api.test, jobs.batch, " + things}, {"w", "pods"}}
 	}
+	if s.idle {
+		list[0][1] = strings.Replace(list[0][1], ", jobs.batch", "", 1)
+	}
 	var watches, names []string
 	add := func(name, resources, namespaces string) {
 		name = fmt.Sprintf("%s%d", name, s.names)
@@ -142,6 +169,8 @@ admin: {listen: ""}
 		case s.spaces == 2:
 			add(w[0]+"a", w[1], "include: [a]")
 			add(w[0]+"b", w[1], "include: [b]")
+		case s.spaces == 3:
+			add(w[0], w[1], "include: ['a*', 'b*']")
 		case s.allows:
 			add(w[0], w[1], `selector: "tier in (x, y)"`)
 		default:
@@ -153,7 +182,13 @@ admin: {listen: ""}
 		if s.byName {
 			namespaces = "include: [a]"
 		}
-		watches = append(watches, "- name: chosen\n  resources: [pods, widgets.example.com, jobs.batch]\n  namespaces: {"+namespaces+"}\n"+edits)
+		watches = append(watches, "- name: chosen\n  resources: [pods, widgets.example.com"+map[bool]string{false: ", jobs.batch"}[s.idle]+"]\n  namespaces: {"+namespaces+"}\n"+edits)
+	}
+	if s.red {
+		watches = append(watches, "- name: red\n  resources: [pods]\n  labelSelector: color=red\n"+edits)
+	}
+	if s.pinned {
+		watches = append(watches, "- name: pinned\n  resources: [widgets.v1beta1.example.com]\n"+edits)
 	}
 	if s.reverse {
 		for i, j := 0, len(watches)-1; i < j; i, j = i+1, j-1 {
@@ -172,12 +207,26 @@ admin: {listen: ""}
 	if s.chosen {
 		b.WriteString("- {name: chosen, watches: [chosen], sinks: [chosen]}\n")
 	}
+	if s.red && s.redder {
+		b.WriteString("- {name: red, watches: [red], sinks: [red, main]}\n")
+	} else if s.red {
+		b.WriteString("- {name: red, watches: [red], sinks: [red]}\n")
+	}
+	if s.pinned {
+		b.WriteString("- {name: pinned, watches: [pinned], sinks: [pinned]}\n")
+	}
 	if s.lonely {
 		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.metadata.name == \"nobody\", sinks: [main]}\n", names[0])
 	}
 	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 10s}}\n- {name: calm, sim: {}}\n")
 	if s.chosen {
 		b.WriteString("- {name: chosen, sim: {}}\n")
+	}
+	if s.pinned {
+		b.WriteString("- {name: pinned, sim: {}}\n")
+	}
+	if s.red {
+		b.WriteString("- {name: red, sim: {}}\n")
 	}
 	return b.String()
 }

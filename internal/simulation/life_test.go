@@ -139,6 +139,10 @@ func (r discovery) resolve(pattern string) ([]dynamicfactory.Resource, error) {
 		return []dynamicfactory.Resource{nodes}, nil
 	case pattern == "routes.api.test" && r.routes:
 		return []dynamicfactory.Resource{routes}, nil
+	case pattern == "widgets.v1beta1.example.com" && r.widgets:
+		w := widgets
+		w.GVR.Version = "v1beta1"
+		return []dynamicfactory.Resource{w}, nil
 	case (pattern == "widgets.example.com" || pattern == "*.example.com") && r.widgets:
 		w := widgets
 		if r.beta {

@@ -27,6 +27,7 @@ type received struct {
 	From, To               uint64 // versions, of a gap
 	Since, Until           time.Time
 	In                     string // its namespace
+	Epoch                  bool   // its versions were used twice
 }
 
 // receiver is what stands behind one sink. It outlives the processes that deliver to
@@ -37,6 +38,7 @@ type receiver struct {
 	mode   string
 	poison string // the object path that mode picky refuses
 	events []received
+	former map[string]received // of before the cluster was restored, by id
 }
 
 // The modes of a receiver.
@@ -86,6 +88,9 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 		case mode == picky && got.Path == s.poison:
 			failed[i], held[got.Path] = errDown, true
 		default:
+			if before, again := s.former[got.ID]; again && before.Type == got.Type && before.Version == got.Version && before.N == got.N {
+				continue
+			}
 			s.events = append(s.events, got)
 			if s.life.world.verbose {
 				fmt.Fprintf(os.Stderr, "%s      %s: %s %s@%s %s %s %d-%d %s-%s\n", time.Now().Format("15:04:05.000"), s.name, got.Type, got.Path, got.Version, got.Selection, got.Gap, got.From, got.To, got.Since.Format("15:04:05.000"), got.Until.Format("15:04:05.000"))

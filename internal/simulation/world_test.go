@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -47,8 +48,15 @@ type world struct {
 
 	selects bool // a watch that selects namespaces by label was ready once
 
-	lossy bool // history was compacted away
-	gone  bool // the definition of widgets was deleted: what was not read of them by then cannot be
+	pages  atomic.Int64 // objects of a page of a list; 0: as many as the client asks for
+	delay  atomic.Int64 // of a page, in nanoseconds
+	former atomic.Bool  // the former version of widgets is not served
+
+	backup *backup // nil: there is none
+
+	lossy    bool // history was compacted away
+	wentBack bool // the cluster was restored
+	gone     bool // the definition of widgets was deleted: what was not read of them by then cannot be
 }
 
 func newWorld(t *testing.T, seed uint64, verbose bool) *world {
@@ -56,18 +64,30 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), starts: rand.New(rand.NewPCG(seed, 3)), verbose: verbose,
 		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true, routes: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
-		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
+		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}, "red": {name: "red", mode: well}, "pinned": {name: "pinned", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
-		config: settings{calm: 4, chosen: seed%3 == 0},
+		config: settings{calm: 4, chosen: seed%3 == 0, red: seed%5 < 2, pinned: seed%7 == 0, checks: seed%4 == 0},
 	}
 	w.cluster.ready = w.ready
 	w.cluster.chosen = func() bool {
-		w.selects = w.selects || w.config.chosen && !w.config.byName && w.ready() && !w.lacks("widgets.example.com")
+		w.selects = w.selects || !w.cluster.beside && w.config.chosen && !w.config.byName && w.ready() && !w.lacks("widgets.example.com")
 		return w.selects
+	}
+	if seed%3 == 1 { // nothing is lost for good, and no gap is to be reported
+		w.without = append(w.without, "compact", "server restarts", "restore", "widgets go")
 	}
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, req *http.Request) bool {
 		share := w.refuse.Load()
+		if q := req.URL.Query(); w.pages.Load() > 0 && len(q.Get("limit")) > 1 {
+			q.Set("limit", fmt.Sprint(w.pages.Load()))
+			req.URL.RawQuery = q.Encode()
+			time.Sleep(time.Duration(w.delay.Load()))
+		}
+		if w.former.Load() && req.URL.Path == paths["widgets.example.com"] {
+			apitest.Fail(rw, http.StatusNotFound, "NotFound")
+			return true
+		}
 		if w.apart.Load() && req.URL.Path == paths["routes.api.test"] {
 			apitest.Fail(rw, http.StatusNotFound, "NotFound")
 			return true
@@ -140,7 +160,7 @@ func (w *world) steps() []step {
 			if r.IntN(2) == 0 {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
 			}
-			err := w.apply()
+			err := w.applyBesideWrites(r)
 			w.disk.atSync(0, nil)
 			if w.isKilled() {
 				w.life.kill(r)
@@ -206,9 +226,27 @@ func (w *world) steps() []step {
 		}},
 		{"namespaces are served", 3, func() error { w.blind.Store(false); return nil }},
 		{"preferred version", 1, func() error {
-			w.resolver.set(func() { w.resolver.now.beta = !w.resolver.now.beta })
+			w.resolver.set(func() { w.resolver.now.beta = !w.resolver.now.beta || w.former.Load() })
 			return nil
 		}},
+		{"former version goes", 1, func() error {
+			if w.widgets {
+				w.former.Store(true)
+				c.Cut()
+				w.resolver.set(func() { w.resolver.now.beta = true })
+			}
+			return nil
+		}},
+		{"former version comes", 2, func() error { w.former.Store(false); return nil }},
+		{"short pages", 2, func() error {
+			w.pages.Store(int64(1 + r.IntN(3)))
+			w.delay.Store(int64(r.IntN(3)) * int64(time.Second))
+			return nil
+		}},
+		{"long pages", 2, func() error { w.pages.Store(0); return nil }},
+		{"back up", 3, func() error { w.backUp(); return nil }},
+		{"restore", 3, func() error { return w.restore(rand.New(rand.NewPCG(r.Uint64(), 5))) }},
+		{"server restarts", 1, func() error { w.lossy = true; c.Restart(); return nil }},
 		{"stall", 1, func() error {
 			c.Stall(true)
 			for range r.IntN(5) {
@@ -296,6 +334,7 @@ func (w *world) steps() []step {
 func (w *world) reconfigure(r *rand.Rand) {
 	before := w.config.division()
 	what := w.config.change(r)
+	w.cluster.idle, w.cluster.idled = w.config.idle, w.cluster.idled || w.config.idle
 	if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load()) {
 		w.config.fresh = true
 	}
@@ -309,6 +348,25 @@ func (w *world) restart() error {
 		w.reconfigure(w.starts)
 	}
 	return w.begin()
+}
+
+// applyBesideWrites has the process follow the present configuration, at times while objects change.
+func (w *world) applyBesideWrites(r *rand.Rand) error {
+	var writing sync.WaitGroup
+	if writes := r.IntN(2) * r.IntN(15); writes > 0 {
+		own := rand.New(rand.NewPCG(r.Uint64(), 4))
+		w.cluster.beside = true
+		writing.Go(func() {
+			for range writes {
+				w.cluster.write(own, w.widgets)
+				time.Sleep(time.Duration(own.IntN(100)) * time.Millisecond)
+			}
+		})
+	}
+	err := w.apply()
+	writing.Wait()
+	w.cluster.beside = false
+	return err
 }
 
 // aggregate makes or deletes the APIService of the aggregated API, whose objects stay.
@@ -480,6 +538,8 @@ func play(t *testing.T, r *rand.Rand, n int, steps []step, say func(string)) {
 func (w *world) heal() {
 	w.say("heal")
 	w.refuse.Store(0)
+	w.pages.Store(0)
+	w.former.Store(false)
 	w.blind.Store(false)
 	w.aggregate(true)
 	w.replace(false)
@@ -493,10 +553,15 @@ func (w *world) heal() {
 		}
 	}
 	w.resolver.set(func() { w.resolver.now.away = false })
+	if w.config.idle {
+		w.config.idle = false
+		if err := w.apply(); err != nil {
+			w.t.Errorf("apply: %v", err)
+			return
+		}
+	}
 	for _, r := range w.receivers {
-		r.mu.Lock()
-		r.mode = well
-		r.mu.Unlock()
+		r.set(well)
 	}
 	if !w.widgets {
 		w.widgets = true
@@ -525,7 +590,7 @@ func (w *world) waits() string {
 		if err != nil {
 			continue // never configured
 		}
-		if w.life.manager == nil || name == "chosen" && !w.config.chosen {
+		if w.life.manager == nil || name == "chosen" && !w.config.chosen || name == "red" && !w.config.red || name == "pinned" && !w.config.pinned {
 			continue
 		}
 		if n := q.Stats().Length; n > 0 {

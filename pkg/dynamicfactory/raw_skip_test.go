@@ -2,6 +2,7 @@ package dynamicfactory_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -194,6 +195,23 @@ func TestQuietSourceThatIsBehind(t *testing.T) {
 		time.Sleep(time.Minute)
 		j.expect(t, "initial a", "add b", "delete b")
 		is(t, "checkpoint after the events", sub.Checkpoint(j.seen()), "105")
+	})
+}
+
+// Another cluster answers at the address of the API server, while the connection of the watch is not
+// broken: the version of its list, which is as empty as the watched resource, is not one to resume from.
+func TestQuietSourceBesideAForeignCluster(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
+		time.Sleep(time.Minute)
+		s.SetUID("cluster-2")
+		s.Advance(100)
+		time.Sleep(10 * time.Minute)
+		is(t, "quiet", sub.Quiet(j.seen()), "")
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+		s.SetUID("cluster-1")
+		time.Sleep(10 * time.Minute)
+		is(t, "quiet of the cluster", sub.Quiet(j.seen()), s.Version())
 	})
 }
 

@@ -169,7 +169,10 @@ func (s *Source) unchangedAt(ctx context.Context) (string, error) {
 		case !same || page.ResourceVersion != version:
 			return "", nil
 		case page.Continue == "" && listed == s.cfg.Count():
-			return version, nil
+			if listed == 0 && s.cfg.Prober.Guarded() { // a foreign cluster may have as few; known objects are of this one
+				_, err = s.cfg.Prober.Version(ctx, time.Now())
+			}
+			return version, err
 		case page.Continue == "":
 			return "", nil
 		}
