@@ -59,6 +59,7 @@ func (w *world) faults(name string) []string {
 	reached := map[string]int{}       // by path: the index of the last new event
 	seen := map[string]map[int]bool{} // by path: the indices delivered
 	came := map[string]bool{}         // by uid
+	left := map[string]bool{}         // by path: whether the object had left the selection
 	gaps := map[string][]received{}   // by resource; one may arrive behind the events that it explains
 	for _, e := range events {
 		if e.Type == event.Gap {
@@ -99,13 +100,14 @@ func (w *world) faults(name string) []string {
 		came[e.UID] = true
 		last, known := reached[e.Path]
 		fresh := !known || at > last
-		again := at == last && (e.Type == event.Sync || e.Selection != "")
+		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path]) // what it had left may be restored
 		if !fresh && !again {
 			fault(e, "it comes after state %s", history[last].version)
 		}
 		if fresh {
 			reached[e.Path] = at
 		}
+		left[e.Path] = e.Selection == event.Left
 		if seen[e.Path] == nil {
 			seen[e.Path] = map[int]bool{}
 		}
