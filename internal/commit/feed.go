@@ -253,6 +253,10 @@ type progress struct {
 	codec        *compact.Codec        // of former states; nil until one is needed
 	historySince time.Time             // see ledger.Checkpoint
 
+	// former is where watches had come to that were given the resource from another part of the ledger, by name, until
+	// the first list is taken in.
+	former map[string]ledger.Checkpoint
+
 	gaining []*snapshot // that leave out what is delivered meanwhile
 }
 

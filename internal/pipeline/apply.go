@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -264,6 +265,9 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		if err := m.committer.Prepare(s); err != nil {
 			return err
 		}
+	}
+	if err := m.committer.NoteFormer(start, maps.Values(d.feeds)); err != nil {
+		return err
 	}
 	st := m.currentState()
 	if a != nil {

@@ -3,9 +3,14 @@ package pipeline
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -68,6 +73,86 @@ func TestDefinitionComesBackWithoutNamespaces(t *testing.T) {
 					return log.types("a") == "sync deleted" && log.types("b") == "sync deleted"
 				})
 			})
+		})
+	}
+}
+
+// TestWatchReadsAnotherPart gives a watch another selector for the API server, and another pinned version, so that it begins in
+// another part of the ledger. What is deleted until its first list is not known: a gap says so, once, from where the watch had come to.
+func TestWatchReadsAnotherPart(t *testing.T) {
+	selects := func(labels string) plan.Watch {
+		return committest.PodWatch(func(w *plan.Watch) { w.Fingerprint, w.ServerLabels = labels, labels })
+	}
+	pinned := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint, w.Resources = "pinned", []string{"pods.v1."} })
+	for name, tc := range map[string]struct {
+		next    plan.Watch
+		reload  bool
+		refused bool // a life in between comes to no list
+	}{
+		"a start":           {next: selects("tier=b")},
+		"a reload":          {next: selects("tier=b"), reload: true},
+		"an unfinished one": {next: selects("tier=b"), refused: true},
+		"a pinned version":  {next: pinned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, 4)
+			var refused atomic.Bool
+			api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				if refused.Load() && r.URL.Path == podPath {
+					apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+					return true
+				}
+				return false
+			})
+			dir := t.TempDir()
+			var l *live
+			takenIn := func(st *plan.State) {
+				t.Helper()
+				eventually(t, "the list is taken in", func() bool {
+					w := st.Watches[0]
+					scope := ledger.ScopeOf(commit.PinnedVersion(w.Resources[0], ""), w.ServerLabels, "")
+					cp, ok, err := l.m.ledger.Checkpoint(ledger.FeedID("pods"+scope, ""))
+					return err == nil && ok && cp.Synced && cp.Listing == nil
+				})
+			}
+			begin := func() { l = runLive(t, dir, store.Options{}, api, served{pods}) }
+			begin()
+			first, next := l.state(selects("tier=a")), l.state(tc.next)
+			l.apply(first)
+			takenIn(first)
+			if !tc.reload {
+				l.stop()
+			}
+			api.Delete(podPath, "ns", names[0])
+			if tc.refused {
+				refused.Store(true)
+				begin()
+				l.apply(next)
+				l.stop()
+				refused.Store(false)
+			}
+			if !tc.reload {
+				begin()
+			}
+			l.apply(next)
+			takenIn(next)
+			l.stop()
+			begin() // nothing is unknown any more
+			l.apply(next)
+			takenIn(next)
+			h := l.log()
+			if gaps := h[""]; !slices.Equal(gaps, []string{"gap expired"}) {
+				t.Errorf("gaps are %q", gaps)
+			}
+			for i, n := range names {
+				want := "sync sync"
+				if i == 0 {
+					want = "sync"
+				}
+				if got := h.types(n); got != want && !(tc.reload && i == 0 && got == "sync deleted") {
+					t.Errorf("%s: %q, want %q", n, got, want)
+				}
+			}
 		})
 	}
 }

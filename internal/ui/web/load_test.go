@@ -186,7 +186,11 @@ func TestLoad(t *testing.T) {
 	p.sees(".dot.live", "live")
 	p.do(chromedp.Reload()) // from the cache of the browser
 	p.sees(".dot.live", "live")
-	paint := eval[float64](p, `performance.getEntriesByName("first-contentful-paint")[0].startTime`)
+	var paint float64
+	until(t, "the page is painted", func() bool { // the frame may follow the document's elements
+		paint = eval[float64](p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 0`)
+		return paint > 0
+	})
 	p.sees(".row:first-child", "Pod")
 	eval[chromedp.Void](p, watchFrames)
 	before := p.work()
