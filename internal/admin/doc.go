@@ -12,8 +12,9 @@
 //     names are configured. All files are followed as they change.
 //   - The page below /ui/ is for everybody, because it holds no data: a browser has no token
 //     before it, and comes by links of other sites. What it shows it asks for as any client.
-//   - Reading and commands are separate rights. A command is everything but GET and
-//     HEAD, and the log has each with its client, before it begins and when it ends.
+//   - Reading and commands are separate rights. A command is everything but GET, HEAD and
+//     what is below /at/, where nothing can be changed. The log has each with its client,
+//     before it begins and when it ends.
 //   - The probes listener has /livez, /readyz and /metrics only, and its health
 //     answers name what is wrong without saying why.
 //   - Nothing is unbounded: connections, headers, bodies, pages, streams, and
@@ -21,8 +22,9 @@
 //   - Errors are application/problem+json (RFC 9457) with a detail that a person
 //     can act on.
 //
-// What is served is read from caches and the log. The API server is asked for the managed fields of the one
-// object of a blame, and for nothing else.
+// What is served is read from caches and the log. For two answers the API server is asked, once and within a few
+// seconds: for the managed fields of the object of a blame, and for the definition of a custom resource whose
+// columns a list wants.
 //
 // The package is larger than others: its handlers are one each for a command or a kind of
 // answer, and share the guard, the bounds and the description of the interface.
