@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// Commit writes the batch atomically and returns after the fsync. It ends the batch,
-// with an error too.
+// Commit writes the batch atomically and returns when it is durable: after the fsync, or
+// with a journal once that has it. It ends the batch, with an error too.
 //
 // After ErrFailed it is unknown whether the batch is on disk, and the store is unusable.
 // After any other error (a route to an unknown sink, ErrClosed) nothing was written and
@@ -75,7 +75,7 @@ func (b *Batch) merge(key []byte, c layout.Counter) {
 	b.misuseIf(b.pb.Merge(key, c.Append(value[:0]), nil))
 }
 
-// write applies the batch with fsync, then checks that this process still owned the
+// write applies the batch and makes it durable, then checks that this process still owned the
 // directory: a process that takes over later reads the batch.
 func (s *Store) write(b *Batch) error {
 	began := time.Now()

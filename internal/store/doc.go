@@ -10,6 +10,10 @@
 // none. Commit returns nil only after the fsync, and after a check that the store
 // still belongs to this process.
 //
+// With a journal ([Options.Journal]) that takes the place of the fsync: Commit returns nil once the journal has the
+// batch and the directory has it, too, without fsync. Batches that wait become one entry. A crash of the machine may
+// set the directory back to an earlier entry, from which [Replica] follows the journal.
+//
 // Fail-stop. The first failed write or fsync ends the Store: [Store.Failed] is closed
 // and every later call returns [ErrFailed] with the cause. From that moment no file of
 // the directory is written, renamed or removed, even by writes that Pebble has in
@@ -25,7 +29,8 @@
 // instead (detach.go), so a sink that is down costs only its own backlog; [Stats]
 // reports how much.
 //
-// Acks are cheap. The next commit makes them durable, or [Store.Run] within 50 ms.
+// Acks are cheap. The next commit makes them durable, or [Store.Run] within 50 ms; with a journal, its next entry
+// within 100 ms.
 // After a crash, the last acknowledged entries may be read again, under the same
 // sequence. (Pebble keeps unsynced writes in its own memory, so this holds for kill -9
 // too.)
