@@ -17,7 +17,8 @@ import (
 )
 
 // Line is one line of an Export. Type is one of record, entry, deadletter,
-// state, meta, note, sink, partition, damage.
+// state, meta, note, sink, partition, damage, and of files that were read one by one
+// deleted-range, whose Name has the bounds of the deleted keys.
 type Line struct {
 	Type string `json:"type"`
 

@@ -105,7 +105,7 @@ func (e *Entry) EncodedLen() int {
 	}
 }
 
-// Encode fills dst, which has encodedLen bytes.
+// Encode fills dst, which has EncodedLen bytes.
 func (e *Entry) Encode(dst []byte) {
 	dst[0] = e.Kind
 	binary.BigEndian.PutUint32(dst[1:], e.Flags)
