@@ -11,7 +11,7 @@
 //     no rewriting, and a row that began in the future, by a clock that was set back, is
 //     found ([Table.Ahead]).
 //
-// A Table belongs to the goroutine that commits.
+// A Table belongs to one goroutine. Only that which commits changes rows; others read with Tables of their own.
 package timer
 
 import (
