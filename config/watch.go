@@ -131,7 +131,7 @@ type Route struct {
 	Resources []Resource `json:"resources"`
 	// Types of events it takes; all when empty, with changed all but sync.
 	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
-	// CEL expression that must be true; it sees object, oldObject, metadata and event.
+	// CEL expression that must be true; it sees object, oldObject, metadata, event and resource.
 	When string `json:"when"`
 	// Handling of an event on which the expression fails, as it does on an object that lacks a field of it. drop: the event does not match. pass: it does. Failures are counted; the first of a route that is not about a missing field is logged.
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`

@@ -24,14 +24,15 @@
 //     generateName, generation, labels, annotations, finalizers, ownerReferences, and
 //     creationTimestamp and deletionTimestamp as timestamps. Unset fields are empty,
 //     except deletionTimestamp; has() reports whether a field is set
-//   - event: type (added, updated, deleted or sync), time, cluster
+//   - event: type (added, updated, deleted or sync), time, cluster, changedBy (manager,
+//     operation, subresource, time; empty if the manager is unknown, which has() reports)
 //   - resource: group, version, resource, kind
 //
 // In addition to CEL's own functions there are optional values, the strings, lists, math,
-// encoders, regex, network, bindings and two-variable comprehension extensions, and
+// encoders, network, bindings and two-variable comprehension extensions, and
 // quantity() with its Kubernetes methods. Functions of unbounded cost are not supported:
-// replace, join, format, distinct, transformMap, the sets extension, and patterns that
-// are not literals.
+// replace, join, format, distinct, hasAny and its like, transformMap, regex.*, json.*, yaml.*
+// and patterns that are not literals.
 //
 // # Time
 //
