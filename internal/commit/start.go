@@ -177,7 +177,8 @@ func (c *Committer) NoteFormer(start []*Feed, all iter.Seq[*Feed]) error {
 				return err
 			}
 			for _, h := range s.Watches() {
-				if _, given := watches[h.Watch.Name]; given && ok && cp.Synced && !reads[reading{h.Watch.Name, partition}] {
+				taken := len(s.ahead) > 0 && known.Gave(s.Partition, h.Watch.Name) // over from feeds of its namespaces
+				if _, given := watches[h.Watch.Name]; given && ok && cp.Synced && !taken && !reads[reading{h.Watch.Name, partition}] {
 					s.readBefore(h.Watch.Name, cp)
 				}
 			}

@@ -329,3 +329,13 @@ func (all Selections) Parted(partition string) bool {
 	}
 	return false
 }
+
+// Gave reports whether a watch was given objects of a partition.
+func (all Selections) Gave(partition, watch string) bool {
+	for id, watches := range all {
+		if _, ok := watches[watch]; ok && strings.HasPrefix(id, FeedID(partition, "")) {
+			return true
+		}
+	}
+	return false
+}

@@ -241,11 +241,12 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 }
 
 // deleteStates removes the states whose keys begin with prefix and whose namespaces
-// are gone, and returns their number.
+// are gone, and returns their number. Those that cannot be read stay.
 func (m *Manager) deleteStates(partition, prefix string, gone func(namespace string) bool) (n int, err error) {
 	b := m.store.NewBatch()
 	defer func() { b.Discard() }()
 	inBatch := 0
+	var failed error // of a commit
 	err = m.store.ScanState(partition, prefix, func(key string, _ []byte) error {
 		if ns, _, _ := strings.Cut(key, "/"); !gone(ns) {
 			return nil
@@ -256,11 +257,11 @@ func (m *Manager) deleteStates(partition, prefix string, gone func(namespace str
 			return nil
 		}
 		inBatch = 0
-		err := m.store.Commit(b)
+		failed = m.store.Commit(b)
 		b = m.store.NewBatch()
-		return err
+		return failed
 	})
-	if err == nil {
+	if err = errors.Join(failed, ledger.IgnoreUnreadable(err)); err == nil {
 		err = m.store.Commit(b)
 	}
 	if err != nil && !errors.Is(err, ledger.ErrStore) {

@@ -238,3 +238,28 @@ func TestExpiryCutShort(t *testing.T) {
 		}
 	}
 }
+
+// TestExpiryOfDamagedStates has states expire of which a part cannot be read: a start does not fail by them.
+func TestExpiryOfDamagedStates(t *testing.T) {
+	api, names := podServer(t, 300)
+	api.Put(podPath, "other", "b", nil)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(watchOf("w", only("ns", "other"), "pods")))
+	eventually(t, "sync", func() bool { return len(l.log()) == len(names)+1 })
+	rest := watchOf("w", only("other"), "pods")
+	l.apply(l.state(rest))
+	l.age("unwatched", 2*time.Hour)
+	l.stop()
+	damageLedger(t, dir)
+	l = runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(rest))
+	for _, name := range names {
+		if _, ok, _ := l.store.State("pods", ledger.Key("ns", name), nil); ok {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if _, ok, err := l.store.State("pods", ledger.Key("other", "b"), nil); !ok || err != nil {
+		t.Errorf("the watched one: %t, %v", ok, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -154,5 +155,35 @@ func TestWatchReadsAnotherPart(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWatchWidensInAnotherPart gives a watch another selector for the API server, and then all namespaces in place of one: its feed takes
+// over from that of the namespace, and the part that the watch has left before is no matter any more.
+func TestWatchWidensInAnotherPart(t *testing.T) {
+	api, _ := podServer(t, 4)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	for i, step := range []struct {
+		labels     string
+		namespaces []string
+	}{{"tier=a", nil}, {"tier=b", []string{"ns"}}, {"tier=b", nil}} {
+		w := committest.PodWatch(func(w *plan.Watch) {
+			w.Fingerprint, w.ServerLabels, w.Namespaces = fmt.Sprint(i), step.labels, step.namespaces
+		})
+		l.apply(l.state(w))
+		if i == 2 { // the list may not have been taken in before an end
+			l.stop()
+			l = runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(w))
+		}
+		id := ledger.FeedID("pods"+ledger.ScopeOf("", step.labels, ""), strings.Join(step.namespaces, ""))
+		eventually(t, "the list is taken in", func() bool {
+			cp, ok, err := l.m.ledger.Checkpoint(id)
+			return err == nil && ok && cp.Resumable()
+		})
+	}
+	if gaps := l.log()[""]; !slices.Equal(gaps, []string{"gap expired"}) {
+		t.Errorf("gaps are %q", gaps)
 	}
 }
