@@ -485,7 +485,7 @@ func TestRepairCutShort(t *testing.T) {
 				t.Fatalf("%+v, %d writes", want, len(crashed)/2)
 			}
 			for i, fs := range crashed {
-				if raceEnabled && i/2%4 != 0 {
+				if raceEnabled && i/2%8 != 0 {
 					continue // all of them without -race
 				}
 				s, err := Open("store", Options{FS: fs, firstSequence: 1})
