@@ -166,19 +166,24 @@ func (c *Committer) NoteFormer(start []*Feed, all iter.Seq[*Feed]) error {
 				return err
 			}
 		}
-		for id, watches := range known {
-			partition, namespace := ledger.SplitFeed(id)
-			gr, _ := ledger.SplitPartition(partition)
-			if gr != s.Key.GVR.GroupResource() || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
-				continue
+		for _, h := range s.Watches() {
+			if len(s.ahead) > 0 && known.Gave(s.Partition, h.Watch.Name) {
+				continue // taken over from feeds of its namespaces
 			}
-			cp, ok, err := c.ledger.Checkpoint(id)
-			if ledger.IgnoreUnreadable(err) != nil {
-				return err
-			}
-			for _, h := range s.Watches() {
-				taken := len(s.ahead) > 0 && known.Gave(s.Partition, h.Watch.Name) // over from feeds of its namespaces
-				if _, given := watches[h.Watch.Name]; given && ok && cp.Synced && !taken && !reads[reading{h.Watch.Name, partition}] {
+			for id, watches := range known {
+				partition, namespace := ledger.SplitFeed(id)
+				_, given := watches[h.Watch.Name]
+				if !given || reads[reading{h.Watch.Name, partition}] || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
+					continue
+				}
+				if gr, _ := ledger.SplitPartition(partition); gr != s.Key.GVR.GroupResource() {
+					continue
+				}
+				cp, ok, err := c.ledger.Checkpoint(id)
+				if ledger.IgnoreUnreadable(err) != nil {
+					return err
+				}
+				if ok && cp.Synced {
 					s.readBefore(h.Watch.Name, cp)
 				}
 			}

@@ -47,6 +47,13 @@ func (s *settings) change(r *rand.Rand) string {
 	return what
 }
 
+// toggle adds a watch or takes it away, and notes that it was taken away.
+func toggle(exists, taken *bool) bool {
+	*taken = *taken || *exists
+	*exists = !*exists
+	return *exists
+}
+
 func (s *settings) changeOne(r *rand.Rand) string {
 	switch r.IntN(18) {
 	case 0:
@@ -62,9 +69,7 @@ func (s *settings) changeOne(r *rand.Rand) string {
 		s.secret = !s.secret
 		return fmt.Sprint("redact the secret ", s.secret)
 	case 4:
-		s.rechosen = s.rechosen || s.chosen
-		s.chosen = !s.chosen
-		return fmt.Sprint("watch of some pods ", s.chosen)
+		return fmt.Sprint("watch of some pods ", toggle(&s.chosen, &s.rechosen))
 	case 5:
 		s.lonely = !s.lonely
 		return fmt.Sprint("lonely route ", s.lonely)
@@ -81,13 +86,9 @@ func (s *settings) changeOne(r *rand.Rand) string {
 		s.idle = !s.idle
 		return fmt.Sprint("jobs are not watched ", s.idle)
 	case 15:
-		s.repinned = s.repinned || s.pinned
-		s.pinned = !s.pinned
-		return fmt.Sprint("watch of a version ", s.pinned)
+		return fmt.Sprint("watch of a version ", toggle(&s.pinned, &s.repinned))
 	case 12:
-		s.wasRed = s.wasRed || s.red
-		s.red = !s.red
-		return fmt.Sprint("watch of red pods ", s.red)
+		return fmt.Sprint("watch of red pods ", toggle(&s.red, &s.wasRed))
 	case 13:
 		s.redder = !s.redder
 		return fmt.Sprint("red pods to all ", s.redder)

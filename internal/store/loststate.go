@@ -127,15 +127,19 @@ func (s *Store) saveLostStates() error {
 // LostStates returns the names of partitions of which a repair has removed entries, sorted, and what StatesRestored is to be
 // given. Until then, a state that is not found there is ErrUnreadable.
 func (s *Store) LostStates() (partitions []string, as int) {
+	s.lost.mu.Lock()
+	as, none := s.lost.changes, len(s.lost.ranges) == 0
+	s.lost.mu.Unlock()
+	if none {
+		return nil, as
+	}
 	for _, name := range s.Partitions() {
 		whole := partitionRange(s.partitions.get(name).id)
 		if s.lost.in(whole.Lower, whole.Upper) != nil {
 			partitions = append(partitions, name)
 		}
 	}
-	s.lost.mu.Lock()
-	defer s.lost.mu.Unlock()
-	return partitions, s.lost.changes
+	return partitions, as
 }
 
 // StatesRestored ends that of a partition, all existing objects of which are recorded again. If a repair has removed entries
