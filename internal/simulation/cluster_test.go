@@ -129,16 +129,22 @@ func (c *cluster) put(resource, namespace, name string) {
 	if w.red {
 		metadata["labels"] = map[string]any{"color": "red"}
 	}
-	next, _ := strconv.ParseUint(c.Version(), 10, 64)
-	if slices.ContainsFunc(c.history[key], func(h write) bool { return h.version == strconv.FormatUint(next+1, 10) }) {
-		c.Advance(1) // a restored cluster uses versions again; the check knows a state of an object by its version
-	}
+	c.skipVersionOf(key)
 	c.Put(paths[resource], namespace, name, map[string]any{
 		"metadata": metadata,
 		"spec":     map[string]any{"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n},
 	})
 	w.version, w.at = c.Version(), time.Now()
 	c.history[key] = append(c.history[key], w)
+}
+
+// skipVersionOf leaves out the next version if an object has had it: a restored cluster uses versions again, and the check
+// knows a state of an object by its version.
+func (c *cluster) skipVersionOf(key string) {
+	last, _ := strconv.ParseUint(c.Version(), 10, 64)
+	if slices.ContainsFunc(c.history[key], func(h write) bool { return h.version == strconv.FormatUint(last+1, 10) }) {
+		c.Advance(1)
+	}
 }
 
 // delete deletes those of the objects that exist, all at one version.
@@ -149,6 +155,9 @@ func (c *cluster) delete(resource, namespace string, names ...string) {
 	})
 	if len(names) == 0 {
 		return
+	}
+	for _, name := range names {
+		c.skipVersionOf(path(resource, namespace, name))
 	}
 	c.Delete(paths[resource], namespace, names...)
 	for _, name := range names {
