@@ -428,18 +428,27 @@ func (m *Manager) checkCluster(ctx context.Context, uid string) error {
 func (m *Manager) findKubeSystem(ctx context.Context, uid string) error {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
-	list, err := m.client.Resource(namespaceKey.GVR).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
+	now, err := ClusterUID(ctx, m.client)
 	var status apierrors.APIStatus
 	switch {
-	case err == nil && len(list.Items) == 0:
+	case err == nil && now == "":
 		return fmt.Errorf("this store belongs to a cluster whose kube-system namespace has uid %s, this one has none", uid)
 	case err == nil:
-		return m.checkCluster(ctx, string(list.Items[0].GetUID())) // it has been made meanwhile
+		return m.checkCluster(ctx, now) // it has been made meanwhile
 	case errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsTooManyRequests(err):
 		return nil
 	default:
 		return fmt.Errorf("cannot look for the namespace kube-system: %w", err)
 	}
+}
+
+// ClusterUID asks the API server for the uid of the namespace kube-system, which identifies the cluster; "" if there is none.
+func ClusterUID(ctx context.Context, client dynamic.Interface) (string, error) {
+	list, err := client.Resource(namespaceKey.GVR).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
+	if err != nil || len(list.Items) == 0 {
+		return "", err
+	}
+	return string(list.Items[0].GetUID()), nil
 }
 
 func (m *Manager) setClusterUID(uid string) { m.clusterUID.Store(&uid) }

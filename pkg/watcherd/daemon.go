@@ -16,8 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -430,15 +428,13 @@ func (d *daemon) findCluster(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	namespaces := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	ask := func() {
 		ctx, cancel := context.WithTimeout(ctx, contactTimeout)
 		defer cancel()
-		list, err := namespaces.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kube-system", Limit: 1})
+		uid, err := pipeline.ClusterUID(ctx, client)
 		if err != nil {
 			d.log.Debug("it is not known whether the journal is of this cluster", "error", err)
-		} else if len(list.Items) == 1 {
-			uid := string(list.Items[0].GetUID())
+		} else if uid != "" {
 			d.uid.Store(&uid)
 		}
 	}
