@@ -167,6 +167,13 @@ func TestSinkIsPutBack(t *testing.T) {
 					l.Errorf("the sink gets\n%s, want\n%s", got, tc.want)
 				}
 			}
+			// rejoin waits for the snapshot, which is delivered beside changes of other objects.
+			rejoin := func(l *life) {
+				l.apply(then, from)
+				if tc.from == plan.StartSnapshot {
+					eventually(l, "a snapshot", func() bool { return slices.Contains(l.queued("a"), "sync v 1") })
+				}
+			}
 			change := func(l *life) {
 				l.put("w", "2")
 				l.put("w", "3")
@@ -178,7 +185,7 @@ func TestSinkIsPutBack(t *testing.T) {
 				l.put("v", "1")
 				l.apply(tc.absent)
 				change(l)
-				l.apply(then, from)
+				rejoin(l)
 				l.put("x", "5")
 				expect(l)
 				// What it was given is not given again.
@@ -190,7 +197,7 @@ func TestSinkIsPutBack(t *testing.T) {
 				func(l *life) { l.apply(tc.with); l.put("v", "1") },
 				func(l *life) { l.apply(tc.absent); change(l) },
 				func(l *life) { l.apply(tc.absent) },
-				func(l *life) { l.apply(then, from); l.put("x", "5"); expect(l) },
+				func(l *life) { rejoin(l); l.put("x", "5"); expect(l) },
 				func(l *life) { l.apply(then, from); expect(l) },
 			} {
 				t.Run(fmt.Sprintf("life %d", step+1), func(t *testing.T) { f(newLife(t, dir)) })
