@@ -253,9 +253,7 @@ type progress struct {
 	codec        *compact.Codec        // of former states; nil until one is needed
 	historySince time.Time             // see ledger.Checkpoint
 
-	// former is where watches had come to that were given the resource from another part of the ledger, by name, until
-	// the first list is taken in.
-	former map[string]ledger.Checkpoint
+	moved []movedWatch // to be reported when the first list is taken in
 
 	gaining []*snapshot // that leave out what is delivered meanwhile
 }

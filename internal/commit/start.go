@@ -2,7 +2,6 @@ package commit
 
 import (
 	"errors"
-	"iter"
 	"maps"
 	"strings"
 	"time"
@@ -142,65 +141,6 @@ func (c *Committer) Prepare(s *Feed) error {
 		s.listed = map[uint64]struct{}{}
 	}
 	return err
-}
-
-// NoteFormer finds, for prepared feeds that have not taken in a list, the watches that were given the resource from another part of the
-// ledger before: with another pinned version or server-side selector. What is deleted between the last commit of that and the first list of
-// this is never known. all are the feeds that run from here on.
-func (c *Committer) NoteFormer(start []*Feed, all iter.Seq[*Feed]) error {
-	type reading struct{ watch, partition string }
-	reads := map[reading]bool{}
-	for s := range all {
-		for _, h := range s.Watches() {
-			reads[reading{h.Watch.Name, s.Partition}] = true
-		}
-	}
-	var known ledger.Selections
-	for _, s := range start {
-		if s.synced {
-			continue
-		}
-		if known == nil {
-			var err error
-			if known, err = c.ledger.Selections(); err != nil {
-				return err
-			}
-		}
-		for _, h := range s.Watches() {
-			if len(s.ahead) > 0 && known.Gave(s.Partition, h.Watch.Name) {
-				continue // taken over from feeds of its namespaces
-			}
-			for id, watches := range known {
-				partition, namespace := ledger.SplitFeed(id)
-				_, given := watches[h.Watch.Name]
-				if !given || reads[reading{h.Watch.Name, partition}] || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
-					continue
-				}
-				if gr, _ := ledger.SplitPartition(partition); gr != s.Key.GVR.GroupResource() {
-					continue
-				}
-				cp, ok, err := c.ledger.Checkpoint(id)
-				if ledger.IgnoreUnreadable(err) != nil {
-					return err
-				}
-				if ok && cp.Synced {
-					s.readBefore(h.Watch.Name, cp)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// readBefore notes where a watch may have come to, the last of several.
-func (s *Feed) readBefore(watch string, cp ledger.Checkpoint) {
-	if before, ok := s.former[watch]; ok && !before.Time.Before(cp.Time) {
-		return
-	}
-	if s.former == nil {
-		s.former = map[string]ledger.Checkpoint{}
-	}
-	s.former[watch] = cp
 }
 
 // Resumes reports whether a prepared feed resumes from an earlier life, and the version

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,7 +51,7 @@ func (g *group) synced(s *Feed, at time.Time) error {
 	if !s.synced { // a watch without a snapshot is given nothing of the list
 		g.disarm(s)
 	}
-	if err := g.reportFormer(s, at); err != nil {
+	if err := g.reportMoved(s, at); err != nil {
 		return err
 	}
 	s.synced, s.listed, s.relisted, s.repairs, s.recordedForm = true, nil, 0, false, s.Form
@@ -72,26 +71,6 @@ func (g *group) synced(s *Feed, at time.Time) error {
 	return g.gap(s, at, &dynamicfactory.Gap{
 		Cause: dynamicfactory.CauseUnreadable, From: from.ResourceVersion, To: s.saved.ResourceVersion, FromTime: from.Time, ToTime: at,
 	}, nil)
-}
-
-// reportFormer reports what is not known of the time between the last commit of another part of the ledger and the first list of this one.
-func (g *group) reportFormer(s *Feed, at time.Time) error {
-	version := cmp.Or(s.first, s.saved.ResourceVersion)
-	if sub := s.informer(); sub != nil {
-		version = cmp.Or(version, sub.Checkpoint(s.position))
-	}
-	for _, h := range s.Watches() {
-		cp, ok := s.former[h.Watch.Name]
-		if !ok {
-			continue
-		}
-		gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: cp.ResourceVersion, To: version, FromTime: cp.Time, ToTime: at}
-		if err := g.gap(s, at, gap, h.sameWatch); err != nil {
-			return err
-		}
-	}
-	s.former = nil
-	return nil
 }
 
 // sweep finds the deletions that an informer which started from a list cannot see:

@@ -271,11 +271,15 @@ func (g *group) oweUnfollowed(namespace string, move *relabel, feeds []*Feed) er
 }
 
 // noteSelections makes the rules of running feeds durable. Those of parts of a
-// feed are of no use any more, and those of a feed that others took the place of are former ones.
-func (c *Committer) noteSelections(rules given) error {
+// feed are of no use any more, and those of a feed that others took the place of are former ones. Of the configured watches that
+// a feed feeds no more, it stays where they had come to.
+func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
+	}
+	leave := func(b *store.Batch, name, id string, s ledger.Selected) error {
+		return c.leave(b, name, id, s, slices.ContainsFunc(configured, func(w plan.Watch) bool { return w.Name == name }))
 	}
 	b := c.store.NewBatch()
 	defer b.Discard()
@@ -295,9 +299,12 @@ func (c *Committer) noteSelections(rules given) error {
 				next.Put(b, name, id)
 			}
 		}
-		for name := range known[id] {
-			if _, ok := watches[name]; !ok {
-				b.DeleteMeta(ledger.SelectionKey(name, id))
+		for name, s := range known[id] {
+			if _, ok := watches[name]; ok {
+				continue
+			}
+			if err := leave(b, name, id, s); err != nil {
+				return err
 			}
 		}
 	}
@@ -308,6 +315,21 @@ func (c *Committer) noteSelections(rules given) error {
 		case rules[id] != nil:
 		case rules[all] != nil:
 			ledger.DropSelections(b, id, watches)
+			for name, s := range watches {
+				if _, ok := rules[all][name]; ok || known[all][name].Left != nil {
+					continue
+				}
+				if s.Left == nil { // its checkpoint has gone into that of the whole
+					cp, _, err := c.ledger.Checkpoint(all)
+					if ledger.IgnoreUnreadable(err) != nil {
+						return err
+					}
+					s.Left = &ledger.Left{ResourceVersion: cmp.Or(cp.ResourceVersion, cp.ListVersion()), Time: cp.Time}
+				}
+				if err := leave(b, name, all, s); err != nil {
+					return err
+				}
+			}
 		case slices.ContainsFunc(ids, func(other string) bool { return strings.HasPrefix(other, all) }):
 			for name, s := range watches {
 				s.Former = true
@@ -349,6 +371,7 @@ type WatchesChange struct {
 
 	watches []plan.Watch // of the state
 	changed []addedWatch
+	moved   movedWatches
 }
 
 // PrepareChange prepares a change to feeds that are about to start, and to new watches of
@@ -375,6 +398,9 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 		gained = append(gained, s.added(watches)...)
 	}
 	x.changed = gained
+	if x.moved, err = c.moved(start, stay); err != nil {
+		return nil, err
+	}
 	for _, a := range gained {
 		if a.watch.Watch.Snapshot {
 			j := newSnapshot(a.feed, a.watch)
@@ -426,7 +452,12 @@ func (b Barrier) Change(x *WatchesChange) error {
 		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
-	return b.g.c.noteSelections(givenBy(x.feeds)) // before a snapshot ends, and notes them itself
+	if len(x.moved) > 0 {
+		if err := b.g.commitAlone(x.moved); err != nil {
+			return err
+		}
+	}
+	return b.g.c.noteSelections(givenBy(x.feeds), x.watches) // before a snapshot ends, and notes them itself
 }
 
 // noteKept makes durable that feeds keep the history by other rules than before, which readers of the history go by, before

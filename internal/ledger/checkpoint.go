@@ -209,9 +209,19 @@ type Selected struct {
 	// the ledger since. What was given by them was.
 	Former bool `json:"former,omitempty"`
 
+	// Left is where the watch had come to when it left the part of the ledger, which others read on; nil: it has not. Nothing counts as
+	// given by the rules of one that has.
+	Left *Left `json:"left,omitempty"`
+
 	// Later are rules that came into force after these, the present ones last, and by which not all
 	// was given. As given counts what all of them select, these included.
 	Later []Selected `json:"later,omitempty"`
+}
+
+// Left is the version up to which a watch was given a part of the ledger, and the time at which that was complete.
+type Left struct {
+	ResourceVersion string    `json:"resourceVersion"` // "": it is not known
+	Time            time.Time `json:"time"`
 }
 
 // All returns the rules of s and the later ones.
@@ -330,10 +340,10 @@ func (all Selections) Parted(partition string) bool {
 	return false
 }
 
-// Gave reports whether a watch was given objects of a partition.
+// Gave reports whether a watch was given objects of a partition, and has not left it.
 func (all Selections) Gave(partition, watch string) bool {
 	for id, watches := range all {
-		if _, ok := watches[watch]; ok && strings.HasPrefix(id, FeedID(partition, "")) {
+		if given, ok := watches[watch]; ok && given.Left == nil && strings.HasPrefix(id, FeedID(partition, "")) {
 			return true
 		}
 	}

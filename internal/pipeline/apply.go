@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -265,9 +264,6 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		if err := m.committer.Prepare(s); err != nil {
 			return err
 		}
-	}
-	if err := m.committer.NoteFormer(start, maps.Values(d.feeds)); err != nil {
-		return err
 	}
 	st := m.currentState()
 	if a != nil {

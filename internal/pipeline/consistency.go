@@ -141,7 +141,6 @@ func (m *Manager) checkLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		m.restoreLost(ctx)
 		st, now := m.currentState(), m.cfg.Now()
 		if st == nil || !st.ConsistencyCheck.Enabled {
 			continue
@@ -338,39 +337,61 @@ func (c *comparison) relist(ctx context.Context) error {
 	return nil
 }
 
-// restoreLost has the informers list again the resources of which a repair of the store has removed recorded states. The lists
-// record what exists; a gap stands for what was deleted meanwhile.
-func (m *Manager) restoreLost(ctx context.Context) {
-	partitions, as := m.store.LostStates()
-	for _, partition := range partitions {
-		if m.relistAll(ctx, partition) {
-			m.store.StatesRestored(partition, as)
+// restorer has the informers list again the resources of which a repair of the store has removed recorded states. The lists
+// record what exists; a gap stands for what was deleted meanwhile. It belongs to one goroutine.
+type restorer struct {
+	m     *Manager
+	as    int                  // the repairs that are known, as the store counts them
+	asked map[*informer]uint64 // since then, and how many lists were swept before
+}
+
+// restoreLoop looks for such resources.
+func (m *Manager) restoreLoop(ctx context.Context) {
+	r := restorer{m: m}
+	tick := time.NewTicker(checkPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.look()
 		}
 	}
 }
 
-// relistAll has the informers of a part of the ledger list again. It returns false if there are none, or if one is not well or its list is
-// not recorded.
-func (m *Manager) relistAll(ctx context.Context, partition string) bool {
-	var all []comparison
-	for _, s := range m.informerList() {
+func (r *restorer) look() {
+	partitions, as := r.m.store.LostStates()
+	if as != r.as || len(partitions) == 0 {
+		r.as, r.asked = as, map[*informer]uint64{}
+	}
+	for _, partition := range partitions {
+		if r.listed(partition) {
+			r.m.store.StatesRestored(partition, as)
+		}
+	}
+}
+
+// listed reports whether all informers of a part of the ledger have listed again. It asks those that are well.
+func (r *restorer) listed(partition string) bool {
+	found, all := false, true
+	for _, s := range r.m.informerList() {
 		if s.Partition != partition {
 			continue
 		}
-		sub := s.sub.Load()
-		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
-			return false
+		found = true
+		if before, asked := r.asked[s]; asked {
+			all = all && s.Swept() > before
+			continue
 		}
-		all = append(all, comparison{m: m, s: s, sub: sub})
-	}
-	for i := range all {
-		all[i].s.Log.Warn("a repair of the store has removed recorded states; relisting")
-		if err := all[i].relist(ctx); err != nil {
-			all[i].s.Log.Warn("recorded states that a repair has removed are not restored yet", "error", err)
-			return false
+		all = false
+		if sub := s.sub.Load(); sub != nil && sub.Watch().State == dynamicfactory.StateWatching {
+			s.Log.Warn("a repair of the store has removed recorded states; relisting")
+			r.asked[s] = s.Swept()
+			sub.Relist(commit.CauseConsistencyCheck)
 		}
 	}
-	return len(all) > 0
+	return found && all
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch

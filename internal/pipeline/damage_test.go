@@ -291,6 +291,15 @@ func TestRepairOfTheLedger(t *testing.T) {
 	if err := rewrite(); err != nil {
 		t.Fatal(err)
 	}
+	var refused atomic.Bool
+	refused.Store(true)
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if refused.Load() && r.URL.Path == podPath && r.URL.Query().Get("watch") == "" {
+			apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+			return true
+		}
+		return false
+	})
 	damageTables(t, dir, []byte("s\x00\x00\x00\x01ns/pod-"))
 	api.Put(podPath, "ns", names[0], phase("1"))
 	l.caughtUp()
@@ -302,11 +311,11 @@ func TestRepairOfTheLedger(t *testing.T) {
 	for i := range n / 3 {
 		api.Delete(podPath, "ns", names[3*i])
 	}
-	l.caughtUp()
-	l.m.restoreLost(t.Context())
-	if partitions, _ := l.store.LostStates(); len(partitions) > 0 {
-		t.Fatalf("states are lost of %q", partitions)
-	}
+	refused.Store(false)
+	eventually(t, "they are restored", func() bool {
+		partitions, _ := l.store.LostStates()
+		return len(partitions) == 0
+	})
 	api.Put(podPath, "ns", names[3], phase("2"))
 	l.caughtUp()
 	h := l.log()

@@ -273,6 +273,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	go func() { committed <- m.committer.Run(ctx, ended) }()
 	var loops sync.WaitGroup
 	loops.Go(func() { m.checkLoop(ctx) })
+	loops.Go(func() { m.restoreLoop(ctx) })
 	loops.Go(func() { m.followDefinitions(ctx) })
 	loops.Go(func() { m.followAbsent(ctx) })
 

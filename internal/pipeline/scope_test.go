@@ -171,6 +171,7 @@ func TestWatchWidensInAnotherPart(t *testing.T) {
 		w := committest.PodWatch(func(w *plan.Watch) {
 			w.Fingerprint, w.ServerLabels, w.Namespaces = fmt.Sprint(i), step.labels, step.namespaces
 		})
+		api.Advance(1)
 		l.apply(l.state(w))
 		if i == 2 { // the list may not have been taken in before an end
 			l.stop()
@@ -185,5 +186,106 @@ func TestWatchWidensInAnotherPart(t *testing.T) {
 	}
 	if gaps := l.log()[""]; !slices.Equal(gaps, []string{"gap expired"}) {
 		t.Errorf("gaps are %q", gaps)
+	}
+}
+
+// TestWatchLeavesWhatAnotherReads has a watch leave a part of the ledger that another watch reads on, and go where nothing or another watch
+// is. Whatever is between the two, it gets one gap, from where it had come to.
+func TestWatchLeavesWhatAnotherReads(t *testing.T) {
+	selects := func(name, labels string, namespaces ...string) plan.Watch {
+		return committest.PodWatch(func(w *plan.Watch) {
+			w.Name, w.Fingerprint, w.ServerLabels, w.Namespaces = name, labels+fmt.Sprint(namespaces), labels, namespaces
+		})
+	}
+	onA, onB := selects("w", "tier=a"), selects("w", "tier=b")
+	alsoA, alsoB := selects("v", "tier=a"), selects("v", "tier=b")
+	away := func(w plan.Watch) plan.Watch { w.Resources = []string{"configmaps"}; return w }
+	for name, tc := range map[string]struct {
+		before, after []plan.Watch
+		between       []plan.Watch // none: the change is made at once
+		refused       bool         // a life in between comes to no list of w
+		restart       bool         // w is changed while nothing runs
+		behind        bool         // w has not come as far as the other
+	}{
+		"to a new part":                    {before: []plan.Watch{onA, alsoA}, after: []plan.Watch{onB, alsoA}},
+		"to a new part, in a later life":   {before: []plan.Watch{onA, alsoA}, after: []plan.Watch{onB, alsoA}, refused: true},
+		"to a new part, at a start":        {before: []plan.Watch{onA, alsoA}, after: []plan.Watch{onB, alsoA}, restart: true},
+		"to nothing first":                 {before: []plan.Watch{onA, alsoA}, between: []plan.Watch{away(onA), alsoA}, after: []plan.Watch{onB, alsoA}},
+		"to what another reads":            {before: []plan.Watch{onA, alsoB}, after: []plan.Watch{onB, alsoB}, behind: true},
+		"to what another reads, a start":   {before: []plan.Watch{onA, alsoB}, after: []plan.Watch{onB, alsoB}, restart: true, behind: true},
+		"from what has become a wider one": {before: []plan.Watch{selects("w", "tier=a", "ns"), selects("v", "tier=a", "ns")}, after: []plan.Watch{onB, alsoA}, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, 4)
+			var refused atomic.Bool
+			api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				labels := r.URL.Query().Get("labelSelector")
+				switch {
+				case refused.Load() && r.URL.Path == podPath && labels == "tier=b":
+					apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+				case tc.behind && labels == "tier=a" && r.URL.Query().Get("watch") != "": // it shows nothing
+					w.WriteHeader(http.StatusOK)
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+				default:
+					return false
+				}
+				return true
+			})
+			dir := t.TempDir()
+			var l *live
+			begin := func() { l = runLive(t, dir, store.Options{}, api, served{pods}) }
+			apply := func(watches []plan.Watch) {
+				t.Helper()
+				l.apply(l.state(watches...))
+				for _, w := range watches {
+					if w.Resources[0] != "pods" || refused.Load() && w.ServerLabels == "tier=b" {
+						continue
+					}
+					id := ledger.FeedID("pods"+ledger.ScopeOf("", w.ServerLabels, ""), strings.Join(w.Namespaces, ""))
+					eventually(t, "the list of "+id+" is taken in", func() bool {
+						cp, ok, err := l.m.ledger.Checkpoint(id)
+						return err == nil && ok && cp.Resumable()
+					})
+				}
+			}
+			begin()
+			apply(tc.before)
+			if tc.restart && !tc.behind {
+				l.stop()
+			}
+			api.Delete(podPath, "ns", names[0])
+			if tc.behind {
+				eventually(t, "the other is ahead", func() bool {
+					cp, _, err := l.m.ledger.Checkpoint(ledger.FeedID("pods"+ledger.ScopeOf("", "tier=b", ""), ""))
+					return err == nil && cp.RecordedUpTo() == api.Version()
+				})
+				if tc.restart {
+					l.stop()
+				}
+			}
+			if tc.restart {
+				begin()
+			}
+			if tc.between != nil {
+				apply(tc.between)
+				l.stop()
+				begin()
+			}
+			if tc.refused {
+				refused.Store(true)
+				apply(tc.after)
+				l.stop()
+				refused.Store(false)
+				begin()
+			}
+			apply(tc.after)
+			l.stop()
+			begin() // nothing is unknown any more
+			apply(tc.after)
+			if gaps := l.log()[""]; !slices.Equal(gaps, []string{"gap expired"}) {
+				t.Errorf("gaps are %q", gaps)
+			}
+		})
 	}
 }

@@ -396,6 +396,34 @@ func TestRelistDuringAList(t *testing.T) {
 	})
 }
 
+// TestRelistBehindALoss asks for a list while one for another cause is yet to begin: that is not what was asked for.
+func TestRelistBehindALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		var gaps []string
+		_, sub := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+		})
+		time.Sleep(time.Minute)
+		var refused atomic.Bool
+		refused.Store(true)
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if refused.Load() && !isWatch(r) && r.URL.Path == configMapPath {
+				apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+				return true
+			}
+			return false
+		})
+		s.Send(configMapPath, `{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}}`)
+		time.Sleep(time.Minute)
+		sub.Relist("test")
+		time.Sleep(time.Minute)
+		refused.Store(false)
+		time.Sleep(2 * time.Minute)
+		is(t, "gaps", strings.Join(gaps, ","), "expired,test")
+	})
+}
+
 // noNamespaces answers as a server without namespaces.
 func noNamespaces(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != "/api/v1/namespaces" || isWatch(r) {

@@ -635,11 +635,13 @@ func (s *Source) Relist(cause string) {
 	}
 }
 
-// clearRelist is called when a list begins, which is what a Relist before it asked for.
+// clearRelist is called when a list begins, which is what a Relist before it asked for, unless it makes up for a loss with another cause.
 func (s *Source) clearRelist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.relistCause = ""
+	if s.loss == nil || s.loss.Cause == s.relistCause {
+		s.relistCause = ""
+	}
 }
 
 // interruptible lets Relist end a request by its context; nil ends that. It returns the

@@ -1,0 +1,161 @@
+package commit
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// movedWatch is a watch that a feed feeds from now on, and that was given the resource from other parts of the ledger before: with
+// another pinned version, or another selector for the API server. What is deleted between what those had come to and what the feed's
+// part begins with for the watch is never known: a gap reports it.
+type movedWatch struct {
+	feed *Feed
+	name string
+	from map[string]ledger.Left // by namespace of the feeds that it was given by; "": of all
+}
+
+// moved finds such watches among those of prepared feeds that are about to start, and the new ones of feeds that stay.
+func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatches, error) {
+	type reading struct{ watch, partition string }
+	reads := map[reading]bool{}
+	read := func(s *Feed, watches []WatchRef) {
+		for _, h := range watches {
+			reads[reading{h.Watch.Name, s.Partition}] = true
+		}
+	}
+	for _, s := range start {
+		read(s, s.Watches())
+	}
+	for s, watches := range stay {
+		read(s, watches)
+	}
+	known, err := c.ledger.Selections()
+	if err != nil {
+		return nil, err
+	}
+	var all movedWatches
+	look := func(s *Feed, watch string) error {
+		m := movedWatch{s, watch, map[string]ledger.Left{}}
+		for id, watches := range known {
+			given, ok := watches[watch]
+			partition, namespace := ledger.SplitFeed(id)
+			gr, _ := ledger.SplitPartition(partition)
+			if !ok || gr != s.Key.GVR.GroupResource() || reads[reading{watch, partition}] || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
+				continue
+			}
+			left, err := c.leftAt(id, given.Left)
+			if err != nil {
+				return err
+			}
+			if before, ok := m.from[namespace]; left != nil && (!ok || left.Time.After(before.Time)) {
+				m.from[namespace] = *left
+			}
+		}
+		if len(m.from) > 0 {
+			all = append(all, m)
+		}
+		return nil
+	}
+	for _, s := range start {
+		for _, h := range s.Watches() {
+			if known.Gave(s.Partition, h.Watch.Name) && (s.synced || len(s.ahead) > 0) { // ahead: taken over from feeds of its namespaces
+				continue
+			}
+			if err := look(s, h.Watch.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for s, watches := range stay {
+		for _, a := range s.added(watches) {
+			if known.Gave(s.Partition, a.watch.Watch.Name) {
+				continue
+			}
+			if err := look(s, a.watch.Watch.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// leftAt is where a watch had come to that is not fed by a feed any more: as it is noted, or else the feed's checkpoint. nil: it was
+// given nothing.
+func (c *Committer) leftAt(id string, noted *ledger.Left) (*ledger.Left, error) {
+	if noted != nil {
+		return noted, nil
+	}
+	cp, _, err := c.ledger.Checkpoint(id)
+	switch {
+	case ledger.IgnoreUnreadable(err) != nil:
+		return nil, err
+	case err == nil && !cp.Synced:
+		return nil, nil
+	}
+	return &ledger.Left{ResourceVersion: cp.ResourceVersion, Time: cp.Time}, nil
+}
+
+// leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch is not configured any more.
+func (c *Committer) leave(b *store.Batch, watch, id string, given ledger.Selected, configured bool) error {
+	if !configured {
+		b.DeleteMeta(ledger.SelectionKey(watch, id))
+		return nil
+	}
+	left, err := c.leftAt(id, given.Left)
+	switch {
+	case err != nil:
+		return err
+	case left == nil:
+		b.DeleteMeta(ledger.SelectionKey(watch, id))
+	default:
+		given = given.Owing()
+		given.Former, given.Left = true, left
+		given.Put(b, watch, id)
+	}
+	return nil
+}
+
+// movedWatches have their gaps reported: at once by a feed that has taken in a list, or else when the feed has.
+type movedWatches []movedWatch
+
+func (x movedWatches) process(g *group) error {
+	for _, m := range x {
+		m.feed.moved = append(m.feed.moved, m)
+		if !m.feed.synced {
+			continue
+		}
+		if err := g.reportMoved(m.feed, g.c.cfg.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportMoved reports what is not known of the time between the last commit of other parts of the ledger and what the feed's part has.
+func (g *group) reportMoved(s *Feed, at time.Time) error {
+	version := cmp.Or(s.first, s.saved.ResourceVersion)
+	if s.synced {
+		version = s.saved.RecordedUpTo()
+	}
+	if sub := s.informer(); sub != nil {
+		version = cmp.Or(version, sub.Checkpoint(s.position))
+	}
+	for _, m := range s.moved {
+		concerns := func(h WatchRef) bool { return h.Watch.Name == m.name }
+		for namespace, left := range m.from {
+			if left.ResourceVersion != "" && !ledger.Newer(version, left.ResourceVersion) {
+				continue // all that it was not given comes yet
+			}
+			gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, Namespace: namespace, From: left.ResourceVersion, To: version, FromTime: left.Time, ToTime: at}
+			if err := g.gap(s, at, gap, concerns); err != nil {
+				return err
+			}
+		}
+	}
+	s.moved = nil
+	return nil
+}
