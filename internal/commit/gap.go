@@ -81,6 +81,9 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		s.epoch++ // versions are used again
 		s.lists++
 		s.rewind, s.floor, s.newest = true, "", nil
+		if err := g.setBack(s, gap); err != nil {
+			return err
+		}
 	case gap.Cause == CauseConsistencyCheck:
 		s.repair, s.open = gap.Position, gap
 		return nil
@@ -89,6 +92,29 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		return nil
 	}
 	return g.report(s, gap, at)
+}
+
+// setBack has feeds that do not run, and have come further than the version to which the cluster was set back, begin with the list of that:
+// it may have passed theirs when they run again, and nothing would show.
+func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
+	runs := map[string]bool{s.ID: true}
+	for _, other := range g.c.cfg.Running() {
+		runs[other.ID] = true
+	}
+	return g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
+		if runs[feed] || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
+			return nil
+		}
+		lost := *gap
+		if lost.From, lost.FromTime = cp.ResourceVersion, cp.Time; cp.Gap != nil {
+			lost.From, lost.FromTime = cp.Gap.From, cp.Gap.FromTime
+		}
+		cp.Gap, cp.Listing = &lost, &ledger.Listing{ResourceVersion: gap.To, Rewound: true, Blind: true}
+		cp.ResourceVersion, cp.Recorded, cp.Quiet, cp.Ahead, cp.SettledSince = "", "", "", nil, time.Time{}
+		cp.Epoch++
+		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))
+		return nil
+	})
 }
 
 // short reports whether a gap is not reported if its list shows no difference. The monotonic
@@ -123,7 +149,7 @@ func (g *group) settle(s *Feed) error {
 // history has it, and no sink, unless it is a long one of a feed before.
 func (g *group) unharmed(s *Feed, at time.Time) error {
 	gap := *s.open
-	if gap.Cause == dynamicfactory.CauseExpired && !short(&gap) {
+	if gap.Cause != CauseConsistencyCheck && !short(&gap) {
 		return g.report(s, &gap, at)
 	}
 	s.open = nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -203,6 +204,53 @@ func TestRollbackIsFollowed(t *testing.T) {
 					t.Fatalf("%s: %q, want the last to be %s", n, h[n], want)
 				}
 			}
+		})
+	}
+}
+
+// TestRollbackOfWhatIsNotWatched sets the cluster back while a resource is not watched, and has it pass the version that the resource had
+// come to: its watch does not resume from there.
+func TestRollbackOfWhatIsNotWatched(t *testing.T) {
+	for name, different := range map[string]bool{"the objects differ": true, "they are the same": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api.Put(widgetPath, "ns", "w", nil)
+				api.Put(podPath, "ns", "kept", nil)
+				saved := api.Save()
+				api.Advance(1)
+				objects := 2
+				if different {
+					api.Put(podPath, "ns", "lost", nil)
+					objects++
+				}
+				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == objects })
+				l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+				time.Sleep(10 * time.Minute) // the gap is a long one
+				api.Restore(saved)
+				api.Cut()
+				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+				if different {
+					api.Put(podPath, "ns", "new", nil)
+				}
+				api.Advance(10)
+				l.apply(both)
+				eventually(t, "the gap of pods", func() bool { return len(l.log()[""]) == 2 })
+				l.synced()
+				h := l.log()
+				if got := fmt.Sprint(h[""]); got != "[gap rollback gap rollback]" {
+					t.Errorf("gaps %s", got)
+				}
+				got := fmt.Sprint(h.types("kept"), ", ", h.types("lost"), ", ", h.types("new"))
+				if want := map[bool]string{true: "sync, sync deleted, added", false: "sync, , "}[different]; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
 		})
 	}
 }

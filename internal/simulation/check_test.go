@@ -100,7 +100,8 @@ func (w *world) faults(name string) []string {
 		came[e.UID] = true
 		last, known := reached[e.Path]
 		fresh := !known || at > last
-		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path]) // what it had left may be restored
+		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path] || // what it had left may be restored
+			name == "pinned" && w.config.moved) // to a part of the ledger that is not as far
 		if !fresh && !again {
 			fault(e, "it comes after state %s", history[last].version)
 		}
@@ -114,7 +115,7 @@ func (w *world) faults(name string) []string {
 		seen[e.Path][at] = true
 	}
 	for _, e := range events {
-		if e.Type == event.Gap && !w.lossy && (e.Gap == "expired" || e.Gap == "rollback" || e.Gap == "unreadable" || e.Gap == "consistencyCheck") && !(w.gone && resourceOf(e.Path) == "widgets.example.com") {
+		if e.Type == event.Gap && !w.lossy && (e.Gap == "expired" || e.Gap == "rollback" || e.Gap == "unreadable" || e.Gap == "consistencyCheck") && !(w.gone && resourceOf(e.Path) == "widgets.example.com") && !(name == "pinned" && w.config.moved) {
 			faults = append(faults, fmt.Sprintf("gap of %s in %q: %s %d-%d %v-%v, and nothing was lost", e.Path, e.In, e.Gap, e.From, e.To, e.Since, e.Until))
 		}
 		if e.Repair {
@@ -123,9 +124,9 @@ func (w *world) faults(name string) []string {
 	}
 	switch name {
 	case "red":
-		return append(faults, w.behindOf(name, w.config.red, w.config.wasRed, func(p string, last write) bool { return resourceOf(p) == "pods" && last.red })...)
+		return append(faults, w.behindOf(name, w.config.red, w.config.wasRed, gaps, func(p string, last write) bool { return resourceOf(p) == "pods" && last.red })...)
 	case "pinned":
-		return append(faults, w.behindOf(name, w.config.pinned, w.config.repinned, func(p string, _ write) bool { return resourceOf(p) == "widgets.example.com" })...)
+		return append(faults, w.behindOf(name, w.config.pinned, w.config.repinned || w.config.moved && w.gone, gaps, func(p string, _ write) bool { return resourceOf(p) == "widgets.example.com" })...)
 	}
 	if name == "chosen" {
 		for p, history := range w.cluster.history {
@@ -230,8 +231,8 @@ func (w *world) behindChosen() []string {
 }
 
 // behindOf are the objects that the receiver of a part of them should have and has not, or has and should not. The
-// watch that leads to it was taken away if it is former.
-func (w *world) behindOf(name string, watched, former bool, selects func(path string, last write) bool) (faults []string) {
+// watch that leads to it was taken away if it is former. Of a deletion, a gap will do.
+func (w *world) behindOf(name string, watched, former bool, gaps map[string][]received, selects func(path string, last write) bool) (faults []string) {
 	if !watched {
 		return nil
 	}
@@ -253,7 +254,7 @@ func (w *world) behindOf(name string, watched, former bool, selects func(path st
 		switch {
 		case is && (!has || got.Version != want.version):
 			faults = append(faults, fmt.Sprintf("%s is at %s, the last event is %s@%s %s", p, want.version, got.Type, got.Version, got.Selection))
-		case !is && has && !former:
+		case !is && has && !former && !(want.verb == "deleted" && covered(gaps[resourceOf(p)], p, want)):
 			faults = append(faults, fmt.Sprintf("%s is not selected, the last event is %s@%s %s", p, got.Type, got.Version, got.Selection))
 		}
 	}

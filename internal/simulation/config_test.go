@@ -31,6 +31,8 @@ type settings struct {
 	idle     bool // no watch has the jobs
 	pinned   bool // the watch of widgets in a version exists
 	repinned bool // it was taken away
+	unpinned bool // it is of no version, as others are
+	moved    bool // it was of another part of the ledger
 	checks   bool // the consistency check runs all the time
 
 	// fresh: watches were renamed, or resources came to others, when nothing could be judged
@@ -55,7 +57,7 @@ func toggle(exists, taken *bool) bool {
 }
 
 func (s *settings) changeOne(r *rand.Rand) string {
-	switch r.IntN(18) {
+	switch r.IntN(19) {
 	case 0:
 		s.names++
 		return "rename the watches"
@@ -87,6 +89,9 @@ func (s *settings) changeOne(r *rand.Rand) string {
 		return fmt.Sprint("jobs are not watched ", s.idle)
 	case 15:
 		return fmt.Sprint("watch of a version ", toggle(&s.pinned, &s.repinned))
+	case 18:
+		s.unpinned, s.moved = !s.unpinned, true
+		return fmt.Sprint("the version is of no matter ", s.unpinned)
 	case 12:
 		return fmt.Sprint("watch of red pods ", toggle(&s.red, &s.wasRed))
 	case 13:
@@ -189,7 +194,7 @@ admin: {listen: ""}
 		watches = append(watches, "- name: red\n  resources: [pods]\n  labelSelector: color=red\n"+edits)
 	}
 	if s.pinned {
-		watches = append(watches, "- name: pinned\n  resources: [widgets.v1beta1.example.com]\n"+edits)
+		watches = append(watches, "- name: pinned\n  resources: [widgets."+map[bool]string{false: "v1beta1."}[s.unpinned]+"example.com]\n"+edits)
 	}
 	if s.reverse {
 		for i, j := 0, len(watches)-1; i < j; i, j = i+1, j-1 {
