@@ -100,9 +100,9 @@ func (w *world) faults(name string) []string {
 		came[e.UID] = true
 		last, known := reached[e.Path]
 		fresh := !known || at > last
-		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path] || // what it had left may be restored
-			name == "pinned" && w.config.moved) // to a part of the ledger that is not as far
-		if !fresh && !again {
+		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path]) // what it had left may be restored
+		returns := name == "pinned" && w.config.moved // it resumes where it had left another part of the ledger
+		if !fresh && !again && !returns {
 			fault(e, "it comes after state %s", history[last].version)
 		}
 		if fresh {

@@ -71,8 +71,9 @@ func (w *world) restore(r *rand.Rand) error {
 	}
 	w.lossy, w.wentBack = true, true
 	w.cluster.goBack(to)
+	away := map[string]bool{"chosen": !w.config.chosen, "red": !w.config.red, "pinned": !w.config.pinned}
 	for _, receiver := range w.receivers {
-		receiver.goBack(w.cluster.history)
+		receiver.goBack(w.cluster.history, away[receiver.name])
 	}
 	if down != 0 {
 		for range r.IntN(8) {
@@ -153,8 +154,8 @@ func (r *receiver) set(mode string) {
 }
 
 // goBack leaves of the events the last one of each object that exists, and remembers the ids of the others,
-// which may arrive again.
-func (r *receiver) goBack(histories map[string][]write) {
+// which may arrive again. One whose watch is away sees no way back: it may have the state of the backup.
+func (r *receiver) goBack(histories map[string][]write, away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.former == nil {
@@ -170,7 +171,8 @@ func (r *receiver) goBack(histories map[string][]write) {
 	r.events = nil
 	for _, path := range slices.Sorted(maps.Keys(last)) {
 		history, e := histories[path], last[path]
-		if e.Type != event.Deleted && len(history) > 0 && history[0].uid == e.UID && history[0].version == e.Version {
+		is := func(h write) bool { return h.uid == e.UID && h.version == e.Version }
+		if e.Type != event.Deleted && len(history) > 0 && (is(history[0]) || away && is(history[len(history)-1])) {
 			r.events = append(r.events, e)
 		}
 	}
