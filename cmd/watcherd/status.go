@@ -193,7 +193,7 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 	}, "WATCH", "RESOURCE", "NAMESPACE", "STATE", "CACHED", "LAST CONTACT", "RELISTS", "RESTARTS")
 	for _, w := range watches {
 		for _, text := range w.Warnings {
-			p.printf("warning: watch %s: %s\n", w.Name, text)
+			p.printf("warning: watch %s: %s\n", w.Name, clean(text))
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (p *statusPrinter) routes(routes []status.Route) {
 	for i := range routes {
 		r := &routes[i]
 		for _, u := range r.Unseen {
-			p.printf("warning: route %s: %s: none of %s changes had it: %s\n", r.Name, u.Key, number(u.Changes), u.Field)
+			p.printf("warning: route %s: %s: none of %s changes had it: %s\n", r.Name, u.Key, number(u.Changes), clean(u.Field))
 		}
 		if len(r.Unseen) == 0 && r.Missing > 0 && r.Missing == r.Filtered && r.Matched == 0 {
 			p.printf("warning: route %s: every change lacked a field that when reads\n", r.Name)

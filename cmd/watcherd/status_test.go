@@ -69,3 +69,19 @@ func TestProblemsOfAnOutage(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", problems, want)
 	}
 }
+
+// TestStatusIsForTerminals: a warning may quote a key that an object names.
+func TestStatusIsForTerminals(t *testing.T) {
+	t.Parallel()
+	st := &status.Status{Pipeline: status.Pipeline{
+		Watches: []status.Watch{{Name: "w", Warnings: []string{"no \x1b[2Jb"}}},
+		Routes:  []status.Route{{Name: "r", Unseen: []status.Unseen{{Key: "when", Field: "no such key: \x1b[2Ja", Changes: 100}}}},
+	}}
+	var b strings.Builder
+	if err := printStatus(&b, st, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if text := b.String(); strings.Contains(text, "\x1b") || !strings.Contains(text, "no such key: [2Ja") || !strings.Contains(text, "no [2Jb") {
+		t.Errorf("%q", text)
+	}
+}

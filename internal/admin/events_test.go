@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,29 @@ func TestStreamFilters(t *testing.T) {
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("%q: got %q, want %q", query, got, want)
 		}
+	}
+}
+
+// lookups counts the names that are looked up: those that are not served are looked for in the log.
+type lookups struct {
+	Objects
+	asked atomic.Int32
+}
+
+func (l *lookups) Recorded(name string) (event.Resource, bool, error) {
+	l.asked.Add(1)
+	return l.Objects.Recorded(name)
+}
+
+// TestRepeatedResource: a name that a request repeats, as often as its length permits, is looked up once.
+func TestRepeatedResource(t *testing.T) {
+	f := newFixture(t)
+	count := &lookups{Objects: f}
+	f.cfg.Objects = count
+	f.serve()
+	code, body := f.ask(http.MethodGet, f.base+"/api/v1/events?follow=false&since=1&resource="+strings.Repeat("pods,", 1000), "")
+	if code != http.StatusOK || count.asked.Load() != 1 {
+		t.Errorf("%d %s: %d look-ups", code, body, count.asked.Load())
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 		manager:    query.Get("manager"),
 		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
 	}
-	for _, name := range values(query, "resource") {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(values(query, "resource")))) { // a look-up may read the log
 		resource, err := s.resource(name)
 		if err != nil {
 			return nil, err

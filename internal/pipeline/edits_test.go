@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -224,6 +225,26 @@ func TestTightenedEditsReachWhatRoutesCount(t *testing.T) {
 	}
 	happens(committest.PodWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} }), "2")
 	if text := seen(); strings.Contains(text, plaintext) || strings.Count(text, "redacted:hmac-sha256:") != 2 || !strings.Contains(text, "all 0 2 ") {
+		t.Errorf("after the edits: %s", text)
+	}
+}
+
+// TestTightenedEditsReachUnseenFields has a route read a key that an object names and no object has, and hides the name.
+func TestTightenedEditsReachUnseenFields(t *testing.T) {
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	spec := allParts("all")
+	spec.When = "object.spec[object.spec.a] == 1"
+	r.adopt([]plan.Watch{committest.PodWatch()}, spec)
+	s := r.source(pods)
+	for i := range unseen.Enough {
+		r.commit(addedTo(s, r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a%[1]d","uid":"u%[1]d","resourceVersion":"1%[1]d"},"spec":{"a":%[2]q}}`, i, plaintext))))
+	}
+	seen := func() string { return fmt.Sprint(r.m.currentState().Router.Stats()[0].Unseen) }
+	if text := seen(); !strings.Contains(text, plaintext) {
+		t.Fatalf("the plaintext is not where it should be: %s", text)
+	}
+	r.adopt([]plan.Watch{committest.PodWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} })}, spec)
+	if text := seen(); strings.Contains(text, plaintext) || !strings.Contains(text, "when") {
 		t.Errorf("after the edits: %s", text)
 	}
 }

@@ -405,6 +405,9 @@ func (r *Router) failed(rule *rule, err error) {
 func (r *Router) Withhold() {
 	for _, rule := range r.rules {
 		rule.counters.first.Store(nil)
+		if read := &rule.counters.fields[len(rule.changed)]; read.text.Load() != nil { // a key may be a value of an object
+			read.text.Store(&Unseen{rule.name, "when", "what it reads, of which the name is withheld", unseen.Enough})
+		}
 		if m := rule.metric; m != nil && len(m.labels) > 0 {
 			m.counts.clear()
 		}

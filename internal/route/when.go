@@ -156,8 +156,8 @@ type Head struct {
 	Manager         string
 }
 
-// onHeads compiles an expression for [Condition.RulesOut], nil if that is of no use. Loops and
-// patterns are left out: their cost is bounded in the whole evaluation only.
+// onHeads compiles an expression for [Condition.RulesOut], nil if that is of no use. Loops, patterns and
+// what builds values are left out: their cost is bounded in the whole evaluation only.
 func (x *expressions) onHeads(text string) cel.Program {
 	checked, faults := celexpr.Compile(x.env, text)
 	if faults != nil {
@@ -171,7 +171,7 @@ func (x *expressions) onHeads(text string) cel.Program {
 		name := e.AsIdent()
 		return name == "event" || name == "metadata" || name == "resource"
 	})) > 0
-	if !known || hasComprehension(tree) || calls(tree, overloads.Matches) {
+	if !known || hasComprehension(tree) || calls(tree, overloads.Matches) || buildsValues(tree) {
 		return nil
 	}
 	program, err := x.env.Program(checked, cel.EvalOptions(cel.OptOptimize, cel.OptPartialEval))
