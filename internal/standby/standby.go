@@ -99,7 +99,11 @@ func New(c Config) (*Member, error) {
 func (m *Member) State() replica.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state
+	s := m.state
+	if s.Leads {
+		s.Last = m.store.JournalPosition().Last
+	}
+	return s
 }
 
 func (m *Member) note(f func(*replica.State)) {

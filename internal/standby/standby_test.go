@@ -402,6 +402,21 @@ func TestAdoptOfNothing(t *testing.T) {
 	}
 }
 
+// TestLeaderPosition: a leader knows the last entry that it has applied at once.
+func TestLeaderPosition(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	r := g.replicas[0]
+	if err := errors.Join(g.lead(r), g.work(r.store, rand.New(rand.NewPCG(18, 18)), 50)); err != nil {
+		t.Fatal(err)
+	}
+	want := r.store.JournalPosition().Last
+	if got := r.member.State().Last; got < want {
+		t.Errorf("the leader is at entry %d, by its word at %d", want, got)
+	}
+	r.end(t)
+}
+
 // TestAdoptBesideALeader: a store that is adopted while another replica leads takes nothing from it; it begins its journal once the other
 // has ended.
 func TestAdoptBesideALeader(t *testing.T) {
