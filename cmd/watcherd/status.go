@@ -127,7 +127,24 @@ func (p *statusPrinter) summary(st *status.Status) {
 	}
 	p.printf("watcherd %s   cluster %s   up %s   %s\n", clean(st.Version), cluster, age(st.Started, p.now), state)
 	p.printf("config   %s   loaded %s   hash %s\n", clean(st.Config.File), ago(st.Config.LastSuccess, p.now), short(st.Config.Hash))
-	s := &st.Store
+	p.store(&st.Store)
+	if st.Store.Journal != nil {
+		p.replica(st.Store.Journal)
+	}
+	if st.Scrub != nil {
+		p.scrub(st.Scrub)
+	}
+}
+
+func (p *statusPrinter) store(s *status.Store) {
+	if s.Opening { // nothing is known of what is in it
+		state := "is being opened"
+		if s.Journal != nil && s.Journal.Role == status.Follower {
+			state = "a copy of the leader's"
+		}
+		p.printf("store    %s   %s\n", clean(s.Path), state)
+		return
+	}
 	p.printf("store    %s   %s", clean(s.Path), size(s.Bytes))
 	if s.MaxBytes > 0 {
 		p.printf(" of %s", size(s.MaxBytes))
@@ -140,12 +157,6 @@ func (p *statusPrinter) summary(st *status.Status) {
 		p.printf(" (%d to %d)", s.FirstEvent, s.LastEvent)
 	}
 	p.printf("   last commit %s\n", ago(s.LastCommit, p.now))
-	if s.Journal != nil {
-		p.replica(s.Journal)
-	}
-	if st.Scrub != nil {
-		p.scrub(st.Scrub)
-	}
 }
 
 // replica is one of several of the store: what it does, and how far it is.

@@ -45,6 +45,26 @@ func TestStatusOfAReplica(t *testing.T) {
 	}
 }
 
+// TestStatusOfAClosedStore: a store that is not open yet has no sizes and no events that could be taken for its own.
+func TestStatusOfAClosedStore(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]status.Store{
+		"store    ./data   is being opened\n": {Path: "./data", Opening: true},
+		"store    ./data   a copy of the leader's\nreplica  b/y follows a/x   journal S, term 3, entry 69   had all of it 1s ago\n": {
+			Path: "./data", Opening: true,
+			Journal: &status.Journal{Stream: "S", Replica: "b/y", Role: status.Follower, Leader: "a/x", Term: 3, Last: 69, Lag: time.Second},
+		},
+	} {
+		var b strings.Builder
+		if err := printStatus(&b, &status.Status{Store: s}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) || strings.Contains(b.String(), "in the log") {
+			t.Errorf("got\n%s\nwant %q", b.String(), want)
+		}
+	}
+}
+
 // TestProblemsOfAnOutage: what all watches fail for is one line, and what one fails for is its own.
 func TestProblemsOfAnOutage(t *testing.T) {
 	t.Parallel()

@@ -192,6 +192,56 @@ func TestTerms(t *testing.T) {
 	}
 }
 
+// TestReadAhead: a reader that is far behind, and has taken one entry, has few of the large ones behind it in memory.
+func TestReadAhead(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	j := open(t, configOf(t, "J", node))
+	w, _ := contend(t, j, store.Position{})
+	const entries, most = 100, 40
+	noise := make([]byte, 900<<10) // about max_payload
+	for range entries {
+		for i := range noise {
+			noise[i] = byte(rand.Uint32())
+		}
+		if _, err := w.Append(t.Context(), noise); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := j.Read(store.Position{})
+	defer r.Close()
+	for end := time.Now().Add(patience); ; {
+		e, err := r.Next(t.Context(), time.Second)
+		if err != nil || time.Now().After(end) {
+			t.Fatal(err)
+		}
+		if e != nil {
+			break
+		}
+	}
+	stream, err := node.Connect().Stream(t.Context(), "J")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		var sent uint64
+		var asked int // requests that the server has not answered in full
+		list := stream.ListConsumers(t.Context())
+		for info := range list.Info() {
+			sent, asked = sent+info.Delivered.Consumer, asked+info.NumWaiting
+		}
+		if err := list.Err(); err != nil || time.Now().After(end) {
+			t.Fatal("the server sends nothing", err)
+		}
+		if sent > most {
+			t.Fatalf("%d entries were sent to a reader that has taken one", sent)
+		}
+		if sent > 0 && asked == 0 {
+			return
+		}
+	}
+}
+
 // TestSubjectOfAnotherStream: a writer whose stream is gone appends nothing to one of another name that takes its subject and is as long.
 func TestSubjectOfAnotherStream(t *testing.T) {
 	t.Parallel()

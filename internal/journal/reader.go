@@ -67,6 +67,14 @@ func (r *Reader) Next(ctx context.Context, wait time.Duration) (*Entry, error) {
 	}
 }
 
+// readAhead bounds what is in memory, in bytes, of a journal that a replica is far behind, unless prefetch messages have more.
+const readAhead = 32 << 20
+
+// ahead is how many messages that have readAhead at most: the parts of a large entry have max_payload.
+func (j *Client) ahead() int {
+	return min(jetstream.DefaultMaxMessages, max(prefetch, readAhead/max(int(j.conn.MaxPayload()), 1)))
+}
+
 // subscribe checks that the stream continues the directory, and asks for what is not seen yet.
 func (r *Reader) subscribe(ctx context.Context) error {
 	x, err := r.j.Extent(ctx)
@@ -89,7 +97,9 @@ func (r *Reader) subscribe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the journal: %w", err)
 	}
-	if r.messages, err = consumer.Messages(jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(500*time.Millisecond)); err != nil {
+	r.messages, err = consumer.Messages(jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(500*time.Millisecond),
+		jetstream.PullMaxMessages(r.j.ahead()))
+	if err != nil {
 		return fmt.Errorf("read the journal: %w", err)
 	}
 	r.quiet = time.Now()

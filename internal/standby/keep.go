@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/journal"
-	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/wait"
 )
@@ -49,7 +48,6 @@ func (m *Member) keep(ctx context.Context) error {
 	if err != nil {
 		return cmp.Or(m.store.Err(), err)
 	}
-	m.note(func(s *replica.State) { s.Last = durable.Last })
 	if err := m.trim(ctx, durable, m.save); err != nil && ctx.Err() == nil && m.store.Err() == nil {
 		m.cfg.Log.Warn("the journal is not trimmed", "error", err)
 	}

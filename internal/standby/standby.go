@@ -99,7 +99,11 @@ func New(c Config) (*Member, error) {
 func (m *Member) State() replica.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state
+	s := m.state
+	if s.Leads {
+		s.Last = m.store.JournalPosition().Last
+	}
+	return s
 }
 
 func (m *Member) note(f func(*replica.State)) {
@@ -390,9 +394,6 @@ func adopted(dir string) bool {
 // Adopt has the store in a directory, which no process uses, begin a new journal when it is opened next, behind what the
 // stream has. Other replicas do not follow until they have a copy of it.
 func Adopt(dir string) error {
-	if _, err := os.Stat(dir); err != nil {
-		return err
-	}
 	if err := store.LeaveJournal(dir, store.Options{}); err != nil {
 		return err
 	}

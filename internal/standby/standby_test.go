@@ -379,6 +379,44 @@ func TestTurnedOff(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestAdoptOfNothing: what is no store, or an empty one, begins no journal. Who is taken to have adopted it would remove the stores of the
+// other replicas.
+func TestAdoptOfNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := standby.Adopt(dir); err == nil {
+		t.Error("a folder without a store is adopted")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	empty, err := store.OpenReplica(filepath.Join(dir, "empty"), store.Options{})
+	if err == nil {
+		err = empty.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Adopt(filepath.Join(dir, "empty")); err == nil {
+		t.Error("a store that is empty is adopted")
+	}
+}
+
+// TestLeaderPosition: a leader knows the last entry that it has applied at once.
+func TestLeaderPosition(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	r := g.replicas[0]
+	if err := errors.Join(g.lead(r), g.work(r.store, rand.New(rand.NewPCG(18, 18)), 50)); err != nil {
+		t.Fatal(err)
+	}
+	want := r.store.JournalPosition().Last
+	if got := r.member.State().Last; got < want {
+		t.Errorf("the leader is at entry %d, by its word at %d", want, got)
+	}
+	r.end(t)
+}
+
 // TestAdoptBesideALeader: a store that is adopted while another replica leads takes nothing from it; it begins its journal once the other
 // has ended.
 func TestAdoptBesideALeader(t *testing.T) {

@@ -70,11 +70,11 @@ func (s *Status) Live(now time.Time) []Check {
 
 // Checks returns the condition of every part at a time.
 func (s *Status) Checks(now time.Time) []Check {
-	list := []Check{s.checkStopping(), s.checkStore()}
+	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig()}
 	if s.follows() {
 		return list
 	}
-	list = append(list, s.checkConfig(), s.checkPipeline(), s.checkDiscovery())
+	list = append(list, s.checkPipeline(), s.checkDiscovery())
 	for i := range s.Watches {
 		list = s.Watches[i].checks(list, now)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
@@ -172,11 +173,19 @@ func (r *Replica) Close() error {
 	return errors.Join(r.s.db.Close(), r.s.files.Close())
 }
 
-// LeaveJournal removes from a closed store's directory what it has of a journal, so that it can begin another.
+// LeaveJournal removes from a closed store's directory what it has of a journal, so that it can begin another. It fails where there is
+// no store, or an empty one.
 func LeaveJournal(dir string, o Options) error {
+	o = o.withDefaults()
+	if _, err := o.FS.Stat(engine.DataPath(o.FS, dir)); err != nil { // OpenReplica would make one
+		return fmt.Errorf("%s is not a store: %w", dir, err)
+	}
 	r, err := OpenReplica(dir, o)
 	if err != nil {
 		return err
+	}
+	if r.Fresh() {
+		return errors.Join(fmt.Errorf("the store in %s is empty", dir), r.Close())
 	}
 	r.s.leaveJournal()
 	return errors.Join(r.s.Err(), r.Close())

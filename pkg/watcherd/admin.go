@@ -80,9 +80,12 @@ func (p *parts) status() *status.Status {
 	s := &status.Status{Version: p.d.Version, Cluster: p.d.cluster, Feed: p.d.feed, APIServer: p.d.REST.Host, Started: p.started}
 	select {
 	case <-p.opened:
-		s.Config, s.Store, s.Pipeline = p.config(), p.store(), p.reader.Status()
+		s.Config, s.Store, s.Pipeline = p.config(p.watcher), p.store(), p.reader.Status()
 	default:
-		s.Config.File, s.Config.Hash = p.d.ConfigFile, p.st.Hash
+		if w := p.d.following.Load(); w != nil {
+			s.Config = p.config(w)
+		}
+		s.Config.File, s.Config.Hash = p.d.ConfigFile, cmp.Or(s.Config.Hash, p.st.Hash)
 		s.Store = status.Store{Path: p.st.Store.Path, Opening: true, DiskFree: -1, Journal: p.journal()}
 		s.Undiscovered = true
 		return s
@@ -99,8 +102,8 @@ func (p *parts) status() *status.Status {
 	return s
 }
 
-func (p *parts) config() status.Config {
-	r := p.watcher.Status()
+func (p *parts) config(w *reload.Watcher) status.Config {
+	r := w.Status()
 	c := status.Config{
 		File: p.d.ConfigFile, Hash: r.Hash, LastSuccess: r.LastSuccess, LastAttempt: r.LastAttempt,
 		NeedsRestart: r.NeedsRestart, Warnings: r.Warnings,
@@ -368,10 +371,10 @@ func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return p.config(), admin.Refuse(http.StatusServiceUnavailable, errReloading)
+			return p.config(p.watcher), admin.Refuse(http.StatusServiceUnavailable, errReloading)
 		case <-poll.C:
 			if p.watcher.Status().LastAttempt.After(before) {
-				return p.config(), nil
+				return p.config(p.watcher), nil
 			}
 		}
 	}

@@ -259,11 +259,13 @@ type daemon struct {
 	dir     string
 	spool   string
 	open    opener
-	store   *store.Store           // nil until it is open
-	member  replica.Member         // nil without a journal
-	uid     atomic.Pointer[string] // of the cluster; nil until findCluster knows it
-	local   *admin.Local           // for Foreground; nil without one
-	log     *slog.Logger
+	store   *store.Store   // nil until it is open
+	member  replica.Member // nil without a journal
+	// following watches the configuration file of a replica that follows, or did; nil before.
+	following atomic.Pointer[reload.Watcher]
+	uid       atomic.Pointer[string] // of the cluster; nil until findCluster knows it
+	local     *admin.Local           // for Foreground; nil without one
+	log       *slog.Logger
 }
 
 // run starts the parts in the order in which they need each other and waits for
@@ -388,6 +390,7 @@ func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.Stat
 	}
 	valid := st // the last configuration that was: what the leader runs
 	w := d.watchConfig(st, st, func(_ context.Context, next *plan.State) error { valid = next; return nil })
+	d.following.Store(w)
 	group, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -1,6 +1,7 @@
 package watcherd_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/replica"
+	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/jetstream"
@@ -52,8 +54,19 @@ func (p *process) untilLogged(text string) {
 	p.until(text, func() bool { return strings.Contains(p.log.String(), text) })
 }
 
+// configured is what the status has of the configuration.
+func (p *process) configured() status.Config {
+	p.Helper()
+	var s status.Status
+	code, body := p.get("/api/v1/status")
+	if err := json.Unmarshal([]byte(body), &s); code != http.StatusOK || err != nil {
+		p.Fatalf("status %d, %v: %s", code, err, body)
+	}
+	return s.Config
+}
+
 // TestFollowerKeepsTheConfiguration: a follower that takes over while the configuration file is not valid continues with the last
-// that was, as its leader has done, and not with that of its own start.
+// that was, as its leader has done, and not with that of its own start. Its status has both until then.
 func TestFollowerKeepsTheConfiguration(t *testing.T) {
 	t.Parallel()
 	api, sink, later := newCluster(t), newReceiver(t), newReceiver(t)
@@ -63,10 +76,14 @@ func TestFollowerKeepsTheConfiguration(t *testing.T) {
 	leader.untilLogged("watcherd is running")
 	follower.start()
 	follower.untilLogged("this replica follows")
+	first := follower.configured()
 	follower.rewrite("sinks: [", fmt.Sprintf("sinks: [{name: later, webhook: {url: %q}}, ", later.URL))
 	follower.untilLogged("configuration applied")
 	follower.rewrite("sinks: [", "bogus: 1\nsinks: [")
 	follower.untilLogged("config file is not valid")
+	if c := follower.configured(); c.Hash == first.Hash || !strings.Contains(c.LastError, "bogus") || c.LastSuccess.IsZero() {
+		t.Errorf("a follower that has read a configuration, and then one that is not valid, shows %+v, before %+v", c, first)
+	}
 	if err := leader.end(); err != nil {
 		t.Fatal(err)
 	}
