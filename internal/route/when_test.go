@@ -315,6 +315,15 @@ func FuzzWhen(f *testing.F) {
 		if err != nil && strings.HasPrefix(err.Error(), "internal error") {
 			t.Error(err)
 		}
+		if c, faults := CompileCondition(when); len(faults) == 0 && c.ReadsHead() {
+			changed := change(event.Updated, old, obj)
+			head := Head{Type: changed.Type, Resource: changed.Resource, Cluster: changed.Cluster, Namespace: obj.GetNamespace(), Name: obj.GetName()}
+			if c.RulesOut(&head) {
+				if is, _ := c.Match(changed); is {
+					t.Error("the headline rules out what the expression is true of")
+				}
+			}
+		}
 	})
 }
 
