@@ -660,6 +660,20 @@ func forgets(t *testing.T) (kubeconfig string, next *atomic.Bool) {
 	return kubeconfig, next
 }
 
+// TestFound: an object that the daemon has found was not created at that time.
+func TestFound(t *testing.T) {
+	ns := namespace(t)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", `sync(?s:.*)not known before`)
+	p.sees(".diff", "level: info")
+	p.sees(".pane", "The earlier state is not known")
+	if text := p.text(".pane .notice.added"); text != "" {
+		t.Errorf("the page has it as %q", text)
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {

@@ -133,8 +133,8 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   return <>
     {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === a ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
     {diff.value.rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
-    {!a?.exists && b?.exists && <p class="notice added"><Verb type="added" /> created</p>}
-    {a?.exists && !b?.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
+    {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
+    {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
     {both && <FieldList of={open ? list : list.slice(0, 40)} />}
     {both && list.length > 40 && !open && <button onClick={() => set(true)}>{some(list.length - 40, "more field")}</button>}
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}
