@@ -494,6 +494,58 @@ func TestStaleState(t *testing.T) {
 	p.sees("pre", "level: info")
 }
 
+// TestLateAnswers: while an answer is late, none to another question is in its place.
+func TestLateAnswers(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "one", object{"level": "info"})
+	configMap(t, http.MethodPost, ns, "two", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "two", object{"level": "debug"})
+	var hold atomic.Pointer[chan struct{}]
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" {
+			late(w, r, pass, *release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	keep := func() (release func()) {
+		c := make(chan struct{})
+		hold.Store(&c)
+		return func() {
+			hold.Store(nil)
+			close(c)
+		}
+	}
+	p := open(t, front, "#/between?from=-1h&group=none")
+	p.sees("main", `(?s)one.*two`)
+	release := keep()
+	p.fill("name", "two")
+	p.sees("main", "Reading…")
+	if text := p.text("main"); strings.Contains(text, "one") {
+		t.Errorf("the changes of two are\n%s", text)
+	}
+	release()
+	p.sees("main", "two")
+
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/two"))
+	p.sees(".fields", `(?s)info.*debug`)
+	release = keep()
+	p.keys("[")
+	p.sees(".versions [aria-current]", "added")
+	until(t, "the last change is not shown as the first", func() bool { return !strings.Contains(p.text(".pane"), "debug") })
+	release()
+	p.sees(".pane", "created")
+	p.press(".tabs", "YAML")
+	p.sees("pre", "level: info")
+	release = keep()
+	p.keys("]")
+	p.sees(".versions [aria-current]", "debug")
+	until(t, "the first state is not shown as the last", func() bool { return !strings.Contains(p.text(".pane"), "level") })
+	release()
+	p.sees("pre", "level: debug")
+}
+
 // TestPausedStore: every view has the reason why nothing is recorded.
 func TestPausedStore(t *testing.T) {
 	ns := namespace(t)

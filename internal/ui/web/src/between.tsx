@@ -28,7 +28,7 @@ export function Between({ status }: { status?: Status }) {
   const from = value("from") || "-10m", to = value("to");
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
   const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
-  const c = answer.value, [busy, work] = useState(false);
+  const c = answer.current ? answer.value : undefined, [busy, work] = useState(false);
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
