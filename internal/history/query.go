@@ -655,6 +655,8 @@ type Difference struct {
 	Diff string `json:"diff"` // unified, of YAML; empty: they are equal
 	// Rekeyed means that the hashes of redacted values are of two keys: the diff has "redacted" for them.
 	Rekeyed bool `json:"rekeyed,omitempty"`
+
+	Unread []Unread `json:"unread,omitempty"` // before the later of two times
 }
 
 // hashed is a redacted value.
@@ -689,10 +691,20 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if err == nil {
 		d.To, err = r.At(ctx, o, to)
 	}
+	if err == nil {
+		d.Unread, err = r.unread(&o.Resource, o.Namespace, later(from, to))
+	}
 	if err != nil {
 		return d, err
 	}
 	return r.compared(&o, d, from, to)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // DiffVersion compares a version of an object with another one, base, or if that is 0 with the

@@ -1,7 +1,7 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
+import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
@@ -90,6 +90,7 @@ export function ObjectView({ status }: { status?: Status }) {
       {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
     </header>
     <Failed error={versions.error} />
+    {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
