@@ -153,6 +153,7 @@ type Query struct {
 	Path     *rawjson.Path // only changes of what is there
 	Test     *Test         // nil: no further test
 	Oldest   bool          // the oldest first
+	Before   uint64        // only changes with a smaller sequence; 0: all
 	Limit    int
 	Continue string // of the page before
 }
@@ -228,6 +229,9 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		low = max(low, last+1)
 	default:
 		high = min(high, last-1)
+	}
+	if q.Before != 0 {
+		high = min(high, q.Before-1)
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
 	records, err := r.store.Records()

@@ -30,8 +30,10 @@ function without(rows: Row[], others: Row[], top: number): Row[] {
   });
 }
 
-/** Where the rows end: what follows is asked for by the daemon's own place, or by a time. */
-interface Next { continue?: string; to?: string }
+/** Where the rows end: what follows is asked for by the daemon's own place, or by the last row. */
+interface Next { continue?: string; before?: number }
+
+const behind = (rows: Row[]): Next => ({ before: Math.ceil(rows.at(-1)!.sequence) });
 
 interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?: Page }
 
@@ -47,7 +49,7 @@ function add(s: Feed, newer: Row[]): Feed {
   if (rows.length <= most) return { ...s, rows };
   rows.length = most;
   while (rows.at(-1)?.hole) rows.pop();
-  return { ...s, rows, next: { to: rows.at(-1)?.time } };
+  return { ...s, rows, next: behind(rows) };
 }
 
 /** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
@@ -57,7 +59,7 @@ function renew(s: Feed, page: Page): Feed {
   if (!reaches) return { ...s, rows: page.items, next, page };
   const last = s.rows.at(-1);
   if (!last || last.sequence > oldest) s = { ...s, next, page };
-  else if (!s.page && next) s = { ...s, next: { to: last.time } }; // the first page came late
+  else if (!s.page && next) s = { ...s, next: behind(s.rows) }; // the first page came late
   return add(s, page.items);
 }
 
@@ -76,7 +78,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     const w = waiting.value;
     if (!w.n && !w.page) return;
     waiting.value = { n: 0, rows: [] };
-    set((s) => w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : w.page ? renew(s, { ...w.page, items: w.rows }) : add(s, w.rows));
+    set((s) => w.cut ? { ...s, rows: w.rows, next: behind(w.rows) } : w.page ? renew(s, { ...w.page, items: w.rows }) : add(s, w.rows));
   };
   useEffect(() => { if (!held) release(); }, [held]);
 
