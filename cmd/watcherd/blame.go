@@ -53,7 +53,7 @@ func (o *historyOptions) blame(cmd *cobra.Command, args []string) error {
 	if b.Unmanaged != "" {
 		fmt.Fprintf(notes, "watcherd: the managed fields were not read: %s\n", clean(b.Unmanaged))
 	}
-	printVerdict(notes, &history.Span{Complete: true, Gaps: b.Gaps})
+	printVerdict(notes, &history.Span{Complete: true, Gaps: b.Gaps, Unread: b.Unread})
 	if o.output != "text" {
 		return printStructured(cmd.OutOrStdout(), o.output, b)
 	}

@@ -249,6 +249,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 			if as != history.Exact {
 				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing: %s\n", worthWords(as))
 			}
+			printUnread(g.cmd.ErrOrStderr(), page.Unread)
 			return nil
 		}
 		query.Set("continue", page.Continue)

@@ -370,6 +370,7 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 			fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: one of the times is in a gap: the last state before it is compared")
 		}
 	}
+	printUnread(cmd.ErrOrStderr(), d.Unread)
 	if d.Rekeyed {
 		fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: the redaction key changed between the states: whether redacted values differ is not known")
 	}

@@ -257,6 +257,23 @@ func TestRecordingOfADeepObject(t *testing.T) {
 	}
 }
 
+// TestRecordingAfterItsEnd: what a recording has of a time after its end is the last that it has, with a note of that.
+func TestRecordingAfterItsEnd(t *testing.T) {
+	r := newTaping(t, 1)
+	r.during = func() { r.api.Put(podPath, "ns", "last", nil) }
+	if printed, err := r.run(); err != nil {
+		t.Fatalf("%v\n%s", err, printed)
+	}
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	for _, args := range [][]string{{"get", "pods", "--at", now}, {"diff", "pods", "last"}, {"blame", "pods", "last"}} {
+		var notes bytes.Buffer
+		code := run(t.Context(), append(args, "--store", r.dir), io.Discard, &notes)
+		if code != exitOK || !strings.Contains(notes.String(), "the store ends there") {
+			t.Errorf("%s: %d\n%s", args[0], code, &notes)
+		}
+	}
+}
+
 // noise is text that cannot be compressed.
 func noise(n int) string {
 	var b strings.Builder

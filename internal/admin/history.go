@@ -73,12 +73,15 @@ func asked(f func(s *Server, r *http.Request, query url.Values) (any, error)) fu
 //
 //	/api/v1/history   the recorded changes, the newest first
 //
-// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?noise=false, ?from=, ?to=, ?path= for changes
+// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?noise=false, ?from=, ?to=, ?before= with a sequence, ?path= for changes
 // of a value, ?when= for those on which an expression is true, ?order=asc, ?limit= and ?continue=.
 func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 	q := history.Query{Oldest: query.Get("order") == "asc", Continue: query.Get("continue")}
 	var err error
 	if q.Filter, err = s.historyFilter(query); err != nil {
+		return nil, err
+	}
+	if q.Before, err = sequence(query, "before"); err != nil {
 		return nil, err
 	}
 	if q.Limit, err = number(query, "limit", 100, maxPage); err != nil {

@@ -31,6 +31,8 @@ func TestHistory(t *testing.T) {
 		"history?resource=nodes":                              {404, "no watch reads it"},
 		"history?limit=0":                                     {400, "limit must be"},
 		"history?order=up":                                    {400, "order must be"},
+		"history?before=99":                                   {200, `"items":[]`},
+		"history?before=x":                                    {400, "before must be the sequence"},
 		"history?continue=!":                                  {400, "continue is not"},
 		"history?path=spec[":                                  {400, "path"},
 		"history?path=**.image":                               {400, "** is for drop and redact"},

@@ -181,7 +181,7 @@ func Operations() []Operation {
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to version base", Answer: history.Difference{}, serve: asked((*Server).diff)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}, serve: asked((*Server).blame)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/owned", Summary: "The objects that an object owns", Parameters: "at version limit", Answer: history.Owned{}, serve: asked((*Server).owned)},
-		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager noise path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
+		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager noise before path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
 		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager noise buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
 		{Pattern: "GET /api/v1/changes", Summary: "What a period changed in each object", Parameters: "group resource namespace name" + period, Answer: history.Changes{}, serve: asked((*Server).netChanges)},
 		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name manager noise route type", Content: "text/event-stream", serve: plain((*Server).events)},

@@ -25,6 +25,7 @@ type Blame struct {
 	Fields    []Field         `json:"fields"`            // in the order of the YAML
 	Gaps      []event.GapData `json:"gaps"`              // in which more may have changed
 	Truncated bool            `json:"truncated,omitempty"`
+	Unread    []Unread        `json:"unread,omitempty"` // the state is that before it
 	// Unmanaged is the reason that the managed fields were not read, where the history has no
 	// answer for some fields.
 	Unmanaged string `json:"unmanaged,omitempty"`
@@ -68,6 +69,9 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	}
 	gaps, err := r.allGaps()
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return b, err
+	}
+	if b.Unread, err = r.unread(&o.Resource, o.Namespace, r.now()); err != nil {
 		return b, err
 	}
 	keys, err := r.ledger.RedactKeys()

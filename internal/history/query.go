@@ -153,6 +153,7 @@ type Query struct {
 	Path     *rawjson.Path // only changes of what is there
 	Test     *Test         // nil: no further test
 	Oldest   bool          // the oldest first
+	Before   uint64        // only changes with a smaller sequence; 0: all
 	Limit    int
 	Continue string // of the page before
 }
@@ -228,6 +229,9 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		low = max(low, last+1)
 	default:
 		high = min(high, last-1)
+	}
+	if q.Before != 0 {
+		high = min(high, q.Before-1)
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
 	records, err := r.store.Records()
@@ -655,6 +659,8 @@ type Difference struct {
 	Diff string `json:"diff"` // unified, of YAML; empty: they are equal
 	// Rekeyed means that the hashes of redacted values are of two keys: the diff has "redacted" for them.
 	Rekeyed bool `json:"rekeyed,omitempty"`
+
+	Unread []Unread `json:"unread,omitempty"` // before the later of two times
 }
 
 // hashed is a redacted value.
@@ -689,10 +695,20 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if err == nil {
 		d.To, err = r.At(ctx, o, to)
 	}
+	if err == nil {
+		d.Unread, err = r.unread(&o.Resource, o.Namespace, later(from, to))
+	}
 	if err != nil {
 		return d, err
 	}
 	return r.compared(&o, d, from, to)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // DiffVersion compares a version of an object with another one, base, or if that is 0 with the

@@ -489,6 +489,8 @@ type List struct {
 	As       As      `json:"as"` // exact: the list has every object; an item has its own
 	Items    []State `json:"items"`
 	Continue string  `json:"continue,omitempty"`
+
+	Unread []Unread `json:"unread,omitempty"` // before the time: the states are those before it
 }
 
 // ListAt returns objects at a time, at most limit of those after a place that an earlier page
@@ -502,6 +504,9 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, after str
 		size += len(s.Object)
 		return size <= pageBytes
 	})
+	if err == nil {
+		list.Unread, err = r.unread(&all.Resource, all.Namespace, t)
+	}
 	return list, err
 }
 
@@ -762,6 +767,7 @@ type Versions struct {
 	More   bool            `json:"more,omitempty"` // there are older ones in the period: before is exact
 	Before As              `json:"before"`         // what is known of the time before the last item: exact if there was nothing
 	Gaps   []event.GapData `json:"gaps"`           // in which there may be more
+	Unread []Unread        `json:"unread,omitempty"`
 
 	Continue string `json:"continue,omitempty"` // for the next page, if there are more
 }
@@ -837,7 +843,7 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		out.Before = s.As
 	}
 	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, to)
-	out.Gaps = span.Gaps
+	out.Gaps, out.Unread = span.Gaps, span.Unread
 	return out, err
 }
 

@@ -1,7 +1,9 @@
 package pipeline
 
 import (
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +52,26 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	}
 	if w, err := l.m.Reader().History().WorthAt(about, "", time.Now()); err != nil || w.As != past.Exact || len(w.Unread) != 1 {
 		t.Errorf("the state of now: %+v, %v", w, err)
+	}
+	h, o := l.m.Reader().History(), past.Object{Resource: about, Namespace: "ns", Name: "pod-00000"}
+	list, err := h.ListAt(t.Context(), past.Objects{Resource: about}, time.Now(), "", 1)
+	versions, err2 := h.Versions(t.Context(), past.VersionQuery{Object: o, Limit: 1})
+	diff, err3 := h.Diff(t.Context(), o, begun, time.Now())
+	blame, err4 := h.Blame(t.Context(), o)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for of, unread := range map[string][]past.Unread{"a list": list.Unread, "versions": versions.Unread, "a difference": diff.Unread, "blame": blame.Unread} {
+		if len(unread) != 1 {
+			t.Errorf("%s, while the watch fails: unread %+v", of, unread)
+		}
+	}
+	view, err := l.m.Reader().View("pods")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, why := view.About(); !strings.Contains(why, "are not read yet") {
+		t.Errorf("the objects of now, while the watch fails: %q", why)
 	}
 	g.code.Store(0)
 	eventually(t, "complete again", func() bool { return l.log().types("meanwhile") == "added" && l.span(&about, begun).Complete })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -335,18 +336,22 @@ func (v *View) Get(namespace, name string) *compact.Object {
 }
 
 func (v *View) unsynced() string {
-	const reading = "the watch is still reading its first list"
+	const reading, listing = "the watch is still reading its first list", "its watch lists again"
 	for _, s := range v.feeds {
 		if s.Informer == nil {
 			return reading
 		}
-		if w := s.Informer.Watch(); w.State == dynamicfactory.StateForbidden {
+		w := s.Informer.Watch()
+		if w.State == dynamicfactory.StateForbidden {
 			return fmt.Sprintf("the API server refuses the watch of %s: %s", s.Resource, w.Message)
 		}
 		select {
 		case <-s.Informer.Synced():
 		default:
 			return reading
+		}
+		if !w.UnreadSince.IsZero() && w.PausedSince.IsZero() {
+			return fmt.Sprintf("changes since %s are not read yet: %s", w.UnreadSince.UTC().Format(time.RFC3339), cmp.Or(w.Message, listing))
 		}
 	}
 	return ""

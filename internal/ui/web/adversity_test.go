@@ -415,6 +415,52 @@ func TestBusyLog(t *testing.T) {
 	})
 }
 
+// TestTimesOutOfOrder: the rows of a feed continue where they were cut, also if what was recorded before has later times: the
+// deletions that a list shows have its time, and the clock may have been set back.
+func TestTimesOutOfOrder(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Path != "/api/v1/history" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		var page map[string]any
+		if err := json.Unmarshal(answer.Body.Bytes(), &page); err != nil {
+			t.Error(err)
+			return
+		}
+		items, _ := page["items"].([]any)
+		for _, item := range items {
+			if c := item.(map[string]any); c["type"] == "updated" {
+				c["time"] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339Nano)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(page) // the page may have gone
+	})
+	const many = 2500 // more than the feed keeps
+	before := d.recorded()
+	r.change(t, many)
+	until(t, "all is recorded", func() bool { return d.recorded() >= before+many })
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	toEnd := func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		return p.text(".row.sync") != ""
+	}
+	until(t, "everything is listed", toEnd)
+	eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 0)`)
+	r.change(t, 1)
+	p.sees(".counts", "^1 change since")
+	until(t, "the oldest rows are dropped", func() bool {
+		return eval[int](p, `Number(document.querySelector("[role=listitem]").ariaSetSize)`) == 2000
+	})
+	until(t, "everything is listed again", toEnd)
+}
+
 // TestTyping: what a reader writes while the address takes what was written before stays.
 func TestTyping(t *testing.T) {
 	d := start(t, configMaps(namespace(t)))
@@ -492,6 +538,58 @@ func TestStaleState(t *testing.T) {
 	}
 	close(release)
 	p.sees("pre", "level: info")
+}
+
+// TestLateAnswers: while an answer is late, none to another question is in its place.
+func TestLateAnswers(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "one", object{"level": "info"})
+	configMap(t, http.MethodPost, ns, "two", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "two", object{"level": "debug"})
+	var hold atomic.Pointer[chan struct{}]
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" {
+			late(w, r, pass, *release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	keep := func() (release func()) {
+		c := make(chan struct{})
+		hold.Store(&c)
+		return func() {
+			hold.Store(nil)
+			close(c)
+		}
+	}
+	p := open(t, front, "#/between?from=-1h&group=none")
+	p.sees("main", `(?s)one.*two`)
+	release := keep()
+	p.fill("name", "two")
+	p.sees("main", "Reading…")
+	if text := p.text("main"); strings.Contains(text, "one") {
+		t.Errorf("the changes of two are\n%s", text)
+	}
+	release()
+	p.sees("main", "two")
+
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/two"))
+	p.sees(".fields", `(?s)info.*debug`)
+	release = keep()
+	p.keys("[")
+	p.sees(".versions [aria-current]", "added")
+	until(t, "the last change is not shown as the first", func() bool { return !strings.Contains(p.text(".pane"), "debug") })
+	release()
+	p.sees(".pane", "created")
+	p.press(".tabs", "YAML")
+	p.sees("pre", "level: info")
+	release = keep()
+	p.keys("]")
+	p.sees(".versions [aria-current]", "debug")
+	until(t, "the first state is not shown as the last", func() bool { return !strings.Contains(p.text(".pane"), "level") })
+	release()
+	p.sees("pre", "level: debug")
 }
 
 // TestPausedStore: every view has the reason why nothing is recorded.

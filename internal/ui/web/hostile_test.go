@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -119,6 +123,30 @@ func TestClocks(t *testing.T) {
 		eval[chromedp.Void](p, `void (location.hash = "#/watches")`)
 		p.sees("main", `configmaps\.v1.*watching.*\s\d+s ago`)
 	}
+}
+
+// TestMidnight: the times of a day that has passed have their day, also those that were shown before.
+func TestMidnight(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	var passed atomic.Bool
+	p := open(t, behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !passed.Load() || r.URL.Path == "/api/v1/events" {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		maps.Copy(w.Header(), answer.Header())
+		w.Header().Set("Date", time.Now().Add(24*time.Hour).UTC().Format(http.TimeFormat))
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes()) // the page may have gone
+	}), "")
+	p.sees(".row", `^\d\d:\d\d:`)
+	passed.Store(true)
+	p.sees(".row", `^\d{4}-\d\d-\d\d \d\d:`)
+	p.sees(".strip-axis", `^\d{4}-\d\d-\d\d \d\d:`)
 }
 
 // TestLongList: a period with more changes than the feed keeps while it is live is listed to its end.

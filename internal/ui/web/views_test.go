@@ -637,19 +637,30 @@ func TestRestart(t *testing.T) {
 func forgets(t *testing.T) (kubeconfig string, next *atomic.Bool) {
 	t.Helper()
 	next = new(atomic.Bool)
+	kubeconfig, _ = through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("watch") == "" || !strings.HasSuffix(r.URL.Path, "/configmaps") || !next.Swap(false) {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version","code":410}`)) // the daemon may have gone
+		return true
+	})
+	return kubeconfig, next
+}
+
+// through has the API server of a kubeconfig behind a proxy, which may answer in its place. Its connections are cut on request.
+func through(t *testing.T, answers func(w http.ResponseWriter, r *http.Request) bool) (kubeconfig string, cut func()) {
+	t.Helper()
 	target, err := url.Parse(shared.api.base)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: shared.api.client.Transport, FlushInterval: -1}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/configmaps") && next.Swap(false) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusGone)
-			_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version","code":410}`)) // the daemon may have gone
-			return
+		if !answers(w, r) {
+			proxy.ServeHTTP(w, r)
 		}
-		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(srv.Close)
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
@@ -657,7 +668,43 @@ func forgets(t *testing.T) (kubeconfig string, next *atomic.Bool) {
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig, next
+	return kubeconfig, srv.CloseClientConnections
+}
+
+// TestFound: an object that the daemon has found was not created at that time.
+func TestFound(t *testing.T) {
+	ns := namespace(t)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", `sync(?s:.*)not known before`)
+	p.sees(".diff", "level: info")
+	p.sees(".pane", "The earlier state is not known")
+	if text := p.text(".pane .notice.added"); text != "" {
+		t.Errorf("the page has it as %q", text)
+	}
+}
+
+// TestUnread: while a watch fails, the page of an object has the time up to which it is known.
+func TestUnread(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	down.Store(true)
+	cut()
+	p.sees(".object > .notice.gap", "configmaps.* not read since 20")
+	down.Store(false)
+	until(t, "it is read again", func() bool { return p.text(".object > .notice.gap") == "" })
 }
 
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,

@@ -29,7 +29,7 @@ export interface Group { owner?: Ref; change?: NetChange; counts: Record<string,
 export interface Changes extends Answer { items: NetChange[]; churned: number; truncated?: boolean; groups?: Group[] }
 
 export interface Version { sequence: number; time: string; type: Type; manager?: string; summary?: string }
-export interface Versions { items: Version[]; before: string; gaps: Gap[]; continue?: string }
+export interface Versions { items: Version[]; before: string; gaps: Gap[]; unread?: Unread[]; continue?: string }
 export interface State { as: string; exists: boolean; name: string; sequence?: number; time?: string; type?: Type; manager?: string; object?: Json }
 export interface Blame {
   deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;

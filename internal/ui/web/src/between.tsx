@@ -5,7 +5,7 @@ import { type Changes, type Difference, get, type Group, type NetChange, recordi
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { Unified } from "./object";
-import { arrows, clock, count, resourceName, some, visible } from "./text";
+import { arrows, clock, count, resourceName, some, today, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
 const shown = 200;
@@ -28,11 +28,11 @@ export function Between({ status }: { status?: Status }) {
   const from = value("from") || "-10m", to = value("to");
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
   const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
-  const c = answer.value, [busy, work] = useState(false);
+  const c = answer.current ? answer.value : undefined, [busy, work] = useState(false);
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
-  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c]);
+  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, today()]);
   return <div class="page">
     <h1>{recording ? "Recording" : "Between"}</h1>
     {recording ? <p>While <code>{recording.command.join(" ")}</code> ran, which ended with exit code {recording.exitCode}.{recording.leftOut > 0 && <span class="notice gap"> The versions of {some(recording.leftOut, "object")} did not fit in this page.</span>}</p> : <div class="filter" role="search">

@@ -71,7 +71,7 @@ const verdicts: Record<string, string> = {
 
 function Explain() {
   const event = place.value.query.get("event") ?? "";
-  const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.value;
+  const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
   return <section aria-label="Explain"><h2>Why an event went where it went</h2>
     <div class="filter"><Field id="filter" label="event" wide value={event} onValue={(v) => change({ event: v })} /></div>
     {!event && <p class="quiet">The sequence or the id of an event. The versions of an object and dead letters link to it.</p>}

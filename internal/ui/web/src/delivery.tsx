@@ -72,10 +72,10 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
   const base = `deadletters/${encodeURIComponent(sink.name)}`;
   const q = place.value.query, filter = { resource: q.get("resource") ?? "", namespace: q.get("namespace") ?? "", name: q.get("name") ?? "", reason: q.get("reason") ?? "" };
   const filtered = Object.values(filter).some(Boolean);
-  const letters = useAsked<Letters>(base, { limit: 1000, ...filter }, 5000);
+  const letters = useAsked<Letters>(base, { limit: 1000, ...filter }, 5000), page = letters.current ? letters.value : undefined; // not of another filter
   const [command, plan] = useState<{ what: "retry" | "drop"; of: object; reason: string; n?: number }>(), [done, say] = useState(""), [failed, fail] = useState<Problem>();
   const groups = new Map<string, Group>();
-  for (const l of letters.value?.items ?? []) {
+  for (const l of page?.items ?? []) {
     const key = alike(l.reason), g = groups.get(key) ?? { reason: l.reason, letters: [] };
     g.letters.push(l);
     groups.set(key, g);
@@ -110,8 +110,9 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       {Object.entries(filter).map(([name, value], i) => <Field key={name} id={i ? undefined : "filter"} label={name} value={value} onValue={(v) => change({ [name]: v })} />)}
       <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
     </div>}
-    {letters.value && !groups.size && <Empty>{filtered ? "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
-    {letters.value?.continue ? <p class="quiet">The oldest {count(letters.value.items.length)}{!filtered && ` of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
+    {!page && !letters.error && <Empty>Reading…</Empty>}
+    {page && !groups.size && <Empty>{filtered ? "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
+    {page?.continue ? <p class="quiet">The oldest {count(page.items.length)}{!filtered && ` of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
     {[...groups.values()].map((g) => <details class="group" key={g.reason}>
       <summary><b>{count(g.letters.length)}</b> <span class="reason">{g.reason}</span></summary>
       <p class="actions left"><Commands onChoose={(what) => prepare(what, { positions: g.letters.map((l) => l.position) }, g.reason)} /></p>

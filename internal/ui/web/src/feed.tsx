@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
 import { change, place } from "./place";
-import { arrows, count, now, resourceName, some } from "./text";
+import { arrows, count, now, resourceName, some, today } from "./text";
 
 const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
@@ -30,8 +30,10 @@ function without(rows: Row[], others: Row[], top: number): Row[] {
   });
 }
 
-/** Where the rows end: what follows is asked for by the daemon's own place, or by a time. */
-interface Next { continue?: string; to?: string }
+/** Where the rows end: what follows is asked for by the daemon's own place, or by the last row. */
+interface Next { continue?: string; before?: number }
+
+const behind = (rows: Row[]): Next => ({ before: Math.ceil(rows.at(-1)!.sequence) });
 
 interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?: Page }
 
@@ -47,7 +49,7 @@ function add(s: Feed, newer: Row[]): Feed {
   if (rows.length <= most) return { ...s, rows };
   rows.length = most;
   while (rows.at(-1)?.hole) rows.pop();
-  return { ...s, rows, next: { to: rows.at(-1)?.time } };
+  return { ...s, rows, next: behind(rows) };
 }
 
 /** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
@@ -57,7 +59,7 @@ function renew(s: Feed, page: Page): Feed {
   if (!reaches) return { ...s, rows: page.items, next, page };
   const last = s.rows.at(-1);
   if (!last || last.sequence > oldest) s = { ...s, next, page };
-  else if (!s.page && next) s = { ...s, next: { to: last.time } }; // the first page came late
+  else if (!s.page && next) s = { ...s, next: behind(s.rows) }; // the first page came late
   return add(s, page.items);
 }
 
@@ -76,7 +78,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     const w = waiting.value;
     if (!w.n && !w.page) return;
     waiting.value = { n: 0, rows: [] };
-    set((s) => w.cut ? { ...s, rows: w.rows, next: { to: w.rows.at(-1)!.time } } : w.page ? renew(s, { ...w.page, items: w.rows }) : add(s, w.rows));
+    set((s) => w.cut ? { ...s, rows: w.rows, next: behind(w.rows) } : w.page ? renew(s, { ...w.page, items: w.rows }) : add(s, w.rows));
   };
   useEffect(() => { if (!held) release(); }, [held]);
 
@@ -237,7 +239,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
-    <Kept of={[histogram.value]}>{() => <Strip of={histogram.value} view={view}
+    <Kept of={[histogram.value, today()]}>{() => <Strip of={histogram.value} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
         change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), at: "" });

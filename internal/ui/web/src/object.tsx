@@ -1,7 +1,7 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, objectLink, ObjectName, RefName, Time, Verb } from "./parts";
+import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
@@ -90,6 +90,7 @@ export function ObjectView({ status }: { status?: Status }) {
       {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
     </header>
     <Failed error={versions.error} />
+    {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
@@ -125,21 +126,22 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists && a.sequence;
   const x = useAsked<State>(both ? base : "", { version: a?.sequence }), y = useAsked<State>(both ? base : "", { version: b?.sequence });
   const shown = diff.value?.rekeyed ? unhashed : (o: Json) => o;
+  const current = diff.current && (!x.value || x.current) && (!y.value || y.current);
   const list = x.value?.object && y.value?.object ? fields(shown(x.value.object), shown(y.value.object)) : [];
   const [open, set] = useState(false);
   if (diff.error) return <Failed error={diff.error} />;
   if (!diff.value) return <Empty>Reading…</Empty>;
   const unknown = [a, b].filter((s): s is State => !!s && s.as !== "exact");
-  return <>
+  return <div class={current ? "" : "stale"} aria-busy={!current}>
     {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === a ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
     {diff.value.rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
-    {!a?.exists && b?.exists && <p class="notice added"><Verb type="added" /> created</p>}
-    {a?.exists && !b?.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
+    {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
+    {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
     {both && <FieldList of={open ? list : list.slice(0, 40)} />}
     {both && list.length > 40 && !open && <button onClick={() => set(true)}>{some(list.length - 40, "more field")}</button>}
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}
     {diff.value.diff && <Unified text={diff.value.diff} />}
-  </>;
+  </div>;
 }
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
@@ -195,20 +197,20 @@ function Owns({ base, version }: { base: string; version?: Version }) {
   const answer = useAsked<Owned>(base + "/owned", { version: version?.sequence }, version ? 0 : 5000), o = answer.value;
   if (answer.error) return <Failed error={answer.error} />;
   if (!o) return <Empty>Reading…</Empty>;
-  return <>
+  return <div class={answer.current ? "" : "stale"} aria-busy={!answer.current}>
     {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
     {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
     {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
       {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind || i.resource.resource}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
         <td data-label="Since">{i.since && <Time at={i.since} exact={false} />}{i.as !== "exact" && <span class="verdict gap"> {i.as}</span>}</td></tr>)}
     </tbody></table></div> : <Empty>No object that is watched has an owner reference to it{version && ", at that time"}.</Empty>}
-  </>;
+  </div>;
 }
 
 function Yaml({ state }: { state: Asked<State> }) {
   const [copied, set] = useState("");
   if (state.error) return <Failed error={state.error} />;
-  if (!state.value) return <Empty>Reading…</Empty>;
+  if (!state.value || !state.current && !state.value.object) return <Empty>Reading…</Empty>;
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
@@ -221,9 +223,9 @@ function Yaml({ state }: { state: Asked<State> }) {
     } catch { set("the browser does not allow it"); }
     setTimeout(() => set(""), 2000);
   };
-  return <>
+  return <div class={state.current ? "" : "stale"} aria-busy={!state.current}>
     <p class="actions left">{bare ? <span class="quiet">only its metadata is recorded</span> : <button disabled={!state.current} onClick={copy}>copy for kubectl apply</button>} <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
     <pre class="scroll" tabIndex={0} aria-label="State as YAML">{text}</pre>
-  </>;
+  </div>;
 }
 

@@ -8,6 +8,9 @@ const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.ge
 export const now = () => Date.now() + ahead;
 let ahead = 0;
 
+/** The day of now: what shows a time is made again when it is another. */
+export const today = () => day(new Date(now()));
+
 /** Takes the time of an answer, which has no fractions of a second. */
 export function heard(date: string | null) {
   const off = Date.parse(date ?? "") + 500 - Date.now();
@@ -19,7 +22,7 @@ export function clock(time: string | number, exact = true): string {
   const d = new Date(time);
   if (Number.isNaN(d.getTime())) return String(time);
   const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}`;
-  return day(d) === day(new Date(now())) ? at : `${day(d)} ${at}`;
+  return day(d) === today() ? at : `${day(d)} ${at}`;
 }
 
 /** How long a duration is, in at most two units. */
