@@ -346,6 +346,50 @@ func TestCompactionWaitsForRemoval(t *testing.T) {
 	})
 }
 
+// TestCompactionWaitsForReaders compacts a store in which ingest is paused, while a reader keeps what an
+// earlier compaction replaced. The compaction writes nothing before the reader ends.
+func TestCompactionWaitsForReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowRemoval{FS: vfs.NewMem(), resume: make(chan struct{})}
+		close(fs.resume)
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: 16 << 20})
+		ensure(t, s, "a")
+		compact := func() error {
+			appendN(t, s, 100, "a")
+			return errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false))
+		}
+		if err := compact(); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := s.db.NewIter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader.First()
+		if err := compact(); err != nil {
+			t.Fatal(err)
+		}
+		s.SetLimits(Limits{MaxBytes: 1})
+		synctest.Wait()
+		if m := s.db.Metrics(); m.Table.ZombieCount == 0 || m.Table.ObsoleteCount > 0 {
+			t.Fatalf("the reader keeps %d tables, and %d are not removed", m.Table.ZombieCount, m.Table.ObsoleteCount)
+		}
+		before := fs.compacted.Load()
+		done := make(chan error, 1)
+		go func() { done <- compact() }()
+		synctest.Wait()
+		if n := fs.compacted.Load() - before; n > 0 {
+			t.Errorf("a compaction began %d tables beside those that the reader keeps", n)
+		}
+		if err := errors.Join(reader.Close(), <-done); err != nil {
+			t.Fatal(err)
+		}
+		if fs.compacted.Load() == before {
+			t.Error("nothing was compacted")
+		}
+	})
+}
+
 // TestBudgetCountsTablesThatReadersKeep compacts a store while a reader has its tables open.
 // Until it ends, what it keeps on disk counts as the store's.
 func TestBudgetCountsTablesThatReadersKeep(t *testing.T) {
