@@ -92,6 +92,40 @@ func TestEraseWithinTheBudget(t *testing.T) {
 	}
 }
 
+// TestRewriteWithinTheBudget rewrites the log of a store that is almost full, as a scrub does: it waits for room before
+// each part.
+func TestRewriteWithinTheBudget(t *testing.T) {
+	const budget, size = 16 << 20, 16 << 10
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget})
+	running(t, s)
+	ensure(t, s, "a")
+	for range budget / 3 / size {
+		commitOne(t, s, "thing", noise(size))
+	}
+	peak := watchDisk(t, dir)
+	for after, end := uint64(0), false; !end; {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := s.WaitIngest(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			if s.Health().Paused {
+				break // the rest waits for room
+			}
+			continue // compactions are behind
+		}
+		if err == nil {
+			after, _, end, err = s.RewriteLog(after, func([]byte) ([]byte, bool) { return noise(size), true })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := peak(); most > budget {
+		t.Errorf("%d bytes were on disk, of a budget of %d", most, budget)
+	}
+}
+
 // TestEngineKnowsTheBudget fills a store. The engine, which expands compactions by up to half
 // of the free space that it is told of, is told of what is left of the budget.
 func TestEngineKnowsTheBudget(t *testing.T) {
@@ -338,6 +372,50 @@ func TestCompactionWaitsForRemoval(t *testing.T) {
 		}
 		close(fs.resume)
 		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if fs.compacted.Load() == before {
+			t.Error("nothing was compacted")
+		}
+	})
+}
+
+// TestCompactionWaitsForReaders compacts a store in which ingest is paused, while a reader keeps what an
+// earlier compaction replaced. The compaction writes nothing before the reader ends.
+func TestCompactionWaitsForReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowRemoval{FS: vfs.NewMem(), resume: make(chan struct{})}
+		close(fs.resume)
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: 16 << 20})
+		ensure(t, s, "a")
+		compact := func() error {
+			appendN(t, s, 100, "a")
+			return errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false))
+		}
+		if err := compact(); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := s.db.NewIter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader.First()
+		if err := compact(); err != nil {
+			t.Fatal(err)
+		}
+		s.SetLimits(Limits{MaxBytes: 1})
+		synctest.Wait()
+		if m := s.db.Metrics(); m.Table.ZombieCount == 0 || m.Table.ObsoleteCount > 0 {
+			t.Fatalf("the reader keeps %d tables, and %d are not removed", m.Table.ZombieCount, m.Table.ObsoleteCount)
+		}
+		before := fs.compacted.Load()
+		done := make(chan error, 1)
+		go func() { done <- compact() }()
+		synctest.Wait()
+		if n := fs.compacted.Load() - before; n > 0 {
+			t.Errorf("a compaction began %d tables beside those that the reader keeps", n)
+		}
+		if err := errors.Join(reader.Close(), <-done); err != nil {
 			t.Fatal(err)
 		}
 		if fs.compacted.Load() == before {

@@ -235,7 +235,7 @@ func (q *Queue) attached() (c attachedChunk, err error) {
 	}
 	records := recordFinder{s: q.s}
 	defer records.close()
-	size := 0
+	size, most := 0, min(detachBytes, q.s.BatchBytes())
 	err = salvage.Scan(q.s.db,
 		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1),
 		func(key, value []byte) error {
@@ -257,7 +257,7 @@ func (q *Queue) attached() (c attachedChunk, err error) {
 				c.entries = append(c.entries, entryAt{position, e})
 				size += len(e.Payload)
 			}
-			if len(c.entries) >= detachEntries || size >= detachBytes {
+			if len(c.entries) >= detachEntries || size >= most {
 				return errEnough
 			}
 			return nil

@@ -428,3 +428,25 @@ func TestDetachUnderAClockAhead(t *testing.T) {
 		t.Errorf("%d items, %v; %+v", len(items), err, q.Stats())
 	}
 }
+
+// TestDetachInSmallBatches copies payloads in a small store. A batch is no larger than a memtable, give or take a
+// payload: it would be on the disk several times until compactions are done.
+func TestDetachInSmallBatches(t *testing.T) {
+	const size = 4 << 10
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1, MaxBytes: 16 << 20})
+	q := ensure(t, s, "a")
+	payload, total := noise(size), int64(2*detachBytes)
+	for range total / size {
+		commitOne(t, s, "thing", payload)
+	}
+	for copied := int64(0); copied < total; {
+		n, moved, err := q.detach()
+		if err != nil || !moved {
+			t.Fatal(n, moved, err)
+		}
+		if most := int64(s.BatchBytes() + size); n > most {
+			t.Fatalf("%d bytes are copied at a time, more than %d", n, most)
+		}
+		copied += n
+	}
+}

@@ -19,9 +19,11 @@ type Rewrite func(payload []byte) (rewritten []byte, changed bool)
 
 // The bounds of one call of a Rewrite method.
 const (
-	rewriteItems = 256
-	rewriteBytes = 1 << 20
+	rewriteItems    = 256
+	maxRewriteBytes = 1 << 20
 )
+
+func (s *Store) rewriteBytes() int { return min(maxRewriteBytes, s.BatchBytes()) }
 
 // RewriteLog rewrites a few hundred records with sequences greater than after. It
 // returns the last sequence that it read, the number of rewritten records, and whether
@@ -45,6 +47,9 @@ func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritte
 	b := s.db.NewBatch()
 	for i := range items {
 		it := &items[i]
+		if b.Len() >= s.rewriteBytes() {
+			break
+		}
 		last = it.Sequence
 		if it.Unreadable {
 			continue
@@ -97,7 +102,7 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	_, upper := layout.SinkRange(layout.PrefixQueue, q.id)
 	size, entries := 0, 0
 	err = salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
-		if size > rewriteBytes || entries >= rewriteItems*rewriteItems {
+		if size > s.rewriteBytes() || entries >= rewriteItems*rewriteItems {
 			end = false
 			return errEnough
 		}
@@ -151,7 +156,7 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	lower := layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, after+1)
 	_, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
 	err = salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
-		if size > rewriteBytes {
+		if size > q.s.rewriteBytes() {
 			end = false
 			return errEnough
 		}

@@ -328,8 +328,9 @@ const (
 )
 
 // waitForDeletions delays a table of a compaction until Pebble has deleted the tables that
-// are obsolete. It deletes in the background; on a busy machine several compactions would
-// leave their inputs on the disk, beyond what the reserve below the budget is sized for.
+// are obsolete, and those that a reader keeps while ingest is paused. It deletes in the
+// background; on a busy machine several compactions would leave their inputs on the disk,
+// beyond what the reserve below the budget is sized for.
 func (f *fence) waitForDeletions() {
 	db := f.db.Load()
 	if db == nil {
@@ -341,12 +342,16 @@ func (f *fence) waitForDeletions() {
 			return
 		}
 		m, wait := db.Metrics(), deletionsEvery
+		left := m.Table.Local.ObsoleteSize
+		if m.Compact.NumInProgress == 1 && int64(m.DiskSpaceUsage()) >= pause { // else another compaction may keep them until its end
+			left += m.Table.Local.ZombieSize
+		}
 		switch {
 		case f.copying.Load() != nil: // nothing is deleted
 			if wait = copyEvery; int64(m.DiskSpaceUsage()) < pause {
 				return
 			}
-		case m.Table.Local.ObsoleteSize == 0 || time.Since(began) >= maxDeletionsWait:
+		case left == 0 || time.Since(began) >= maxDeletionsWait:
 			return
 		}
 		select {

@@ -170,6 +170,7 @@ func (w *write) chunk(ctx context.Context, due []int) (chunk, rest []int) {
 func (w *write) due(ctx context.Context) []int {
 	w.topics, w.limits = map[string]error{}, map[string]int{}
 	due := make([]int, 0, len(w.batch))
+	latest := map[string]uint64{} // sequence that the batch writes in mode state, by key: the topic does not have it yet
 	for i, e := range w.batch {
 		r := &w.records[i]
 		if w.sink.config.Mode == State && e.Type == event.Gap {
@@ -188,16 +189,22 @@ func (w *write) due(ctx context.Context) []int {
 			continue
 		}
 		if w.sink.config.Mode == State && e.Replay {
-			old, err := w.sink.superseded(ctx, r, e.Sequence)
-			if err != nil {
-				w.fail(i, err)
-				continue
+			old := e.Sequence < latest[string(r.Key)]
+			if !old {
+				var err error
+				if old, err = w.sink.superseded(ctx, r, e.Sequence); err != nil {
+					w.fail(i, err)
+					continue
+				}
 			}
 			if old {
 				w.sink.metrics.superseded.Inc()
 				w.sink.log.Debug("event not written: the topic has a later state of its object", "topic", r.Topic, "event", e.ID)
 				continue
 			}
+		}
+		if w.sink.config.Mode == State {
+			latest[string(r.Key)] = max(latest[string(r.Key)], e.Sequence)
 		}
 		due = append(due, i)
 	}

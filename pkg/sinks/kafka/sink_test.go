@@ -246,6 +246,23 @@ func TestReplayIntoEmptyTopic(t *testing.T) {
 	}
 }
 
+// TestReplayBesideALaterState: an event that is replayed behind a later one of its object, in one batch with it,
+// is not written.
+func TestReplayBesideALaterState(t *testing.T) {
+	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
+	c := configFor(k.Addr)
+	c.Mode = kafka.State
+	events := sinktest.Events(3, 1)
+	events[0].Replay = true
+	if err := sinktest.Open(t, c).Write(t.Context(), []*event.Event{events[1], events[2], events[0]}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{events[0].PartitionKey(): event.SequenceText(events[2].Sequence)}
+	if got := state(o.stored(topic)); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the state is %v, want %v", got, want)
+	}
+}
+
 // TestConnectionsThatDrop delivers over connections that end again and again: everything arrives, once, in
 // order per object.
 func TestConnectionsThatDrop(t *testing.T) {
