@@ -30,7 +30,7 @@ var comparable = cmp.Options{
 func TestWatches(t *testing.T) {
 	defaults := plan.Watch{
 		Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true,
-		Edits: redact.Edits{Drop: []string{"metadata.managedFields"}},
+		Edits: redact.DefaultEdits(), // as config.DefaultDrop has them
 	}
 	with := func(change func(w *plan.Watch)) plan.Watch {
 		w := defaults

@@ -47,7 +47,9 @@ func Presets() map[string][]string {
 	}
 }
 
-// DefaultEdits returns the edits of a watch that configures none.
+// DefaultEdits returns the edits of a watch that configures none. config.DefaultDrop has
+// the same as a part of the configuration: neither package knows the other, and the tests
+// of package plan, which knows both, compare them.
 func DefaultEdits() Edits {
 	return Edits{Drop: []string{"metadata.managedFields"}}
 }
