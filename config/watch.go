@@ -85,7 +85,7 @@ const (
 // Resource names a resource, or several with a wildcard. In the file it is a
 // string in kubectl's spelling, RESOURCE[.VERSION][.GROUP], or a mapping.
 type Resource struct {
-	// API group; empty for the core group.
+	// API group; the core group when left out.
 	Group string `json:"group"`
 	// API version; the one the API server prefers when left out.
 	Version string `json:"version"`
@@ -99,10 +99,14 @@ type Resource struct {
 // with dots are is up to the API server's discovery.
 func ParseResource(pattern string) Resource { return Resource{pattern: pattern} }
 
-// String is the resource in kubectl's spelling.
+// String is the resource in kubectl's spelling: of a mapping without group and version "pods.", of the
+// core group, since "pods" would be the resource of any group.
 func (r Resource) String() string {
 	if r.pattern != "" {
 		return r.pattern
+	}
+	if r.Group == "" && r.Version == "" {
+		return r.Resource + "."
 	}
 	parts := slices.DeleteFunc([]string{r.Resource, r.Version, r.Group}, func(part string) bool { return part == "" })
 	return strings.Join(parts, ".")

@@ -222,7 +222,9 @@ func (l *Local) Close() error {
 // Addr implements net.Listener.
 func (l *Local) Addr() net.Addr { return &net.UnixAddr{Name: "local", Net: "pipe"} }
 
-// certificates are the listener's TLS settings, read again when a file changed.
+// certificates are the listener's TLS settings, read again when a file changed. The lock is held
+// while the files are read: each handshake is given what they have then, so it has to wait for
+// that anyway, and the previous ones, of an authority that was replaced perhaps, are no substitute.
 type certificates struct {
 	log *slog.Logger
 

@@ -94,7 +94,7 @@ type Committer struct {
 
 	changes         chan change
 	barriers        chan barrierCall
-	force           chan struct{} // has a committer that waits for room commit once without
+	force           chan struct{} // makes a committer that waits for room commit once without it
 	done            chan struct{} // closed when Run has returned
 	namespacesKnown chan struct{} // gets a value when the labels have become known
 	relabelsHeld    atomic.Bool   // feeds are being replaced, or stopped

@@ -16,7 +16,6 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
-	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/unseen"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -442,16 +441,6 @@ func (s *Feed) AddWatch(h WatchRef) {
 	}
 	hits = append(slices.Clone(hits), h)
 	s.watches.Store(&hits)
-}
-
-// PinnedVersion is the version that a watch's pattern insists on for a resource that
-// it means, "" if it leaves the choice to the cluster.
-func PinnedVersion(pattern, group string) string {
-	p, err := selector.ParseResource(pattern)
-	if err != nil {
-		return ""
-	}
-	return p.Version(group)
 }
 
 // KeyOf is the informer's key of a watch for a resource in a namespace.

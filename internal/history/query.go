@@ -664,7 +664,7 @@ type Difference struct {
 }
 
 // hashed is a redacted value.
-var hashed = regexp.MustCompile("redacted:hmac-sha256:[0-9a-f]{16}")
+var hashed = regexp.MustCompile(event.RedactedPattern)
 
 // alike gives the redacted values of two states one text if their hashes may be of two keys, and
 // reports that.

@@ -79,7 +79,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 				if excluded(gr) {
 					continue
 				}
-				fed, err := rules(ledger.Partition(gr, ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)))
+				fed, err := rules(ledger.Partition(gr, ledger.ScopeOf(plan.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)))
 				if err != nil {
 					return d, err
 				}
@@ -162,7 +162,7 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 		namespaces = w.Namespaces
 	}
 	fed := commit.NewWatchRef(w)
-	pinned := commit.PinnedVersion(pattern, r.GVR.Group)
+	pinned := plan.PinnedVersion(pattern, r.GVR.Group)
 	for _, ns := range namespaces {
 		s, ok := d.feeds[commit.KeyOf(w, r.GVR, pinned, ns)]
 		if !ok {
@@ -338,7 +338,7 @@ func (m *Manager) wants(w *plan.Watch, gr schema.GroupResource, scope string) bo
 // wantsAs is wants with what the patterns mean. Any goroutine may call it.
 func (m *Manager) wantsAs(resolved map[string]string, w *plan.Watch, gr schema.GroupResource, scope string) bool {
 	return !excluded(w, m.cfg.Resolver.Resolve)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
-		return meansAs(resolved, w, pattern, gr) && scope == ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
+		return meansAs(resolved, w, pattern, gr) && scope == ledger.ScopeOf(plan.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -111,7 +110,7 @@ func TestWatchReadsAnotherPart(t *testing.T) {
 				t.Helper()
 				eventually(t, "the list is taken in", func() bool {
 					w := st.Watches[0]
-					scope := ledger.ScopeOf(commit.PinnedVersion(w.Resources[0], ""), w.ServerLabels, "")
+					scope := ledger.ScopeOf(plan.PinnedVersion(w.Resources[0], ""), w.ServerLabels, "")
 					cp, ok, err := l.m.ledger.Checkpoint(ledger.FeedID("pods"+scope, ""))
 					return err == nil && ok && cp.Synced && cp.Listing == nil
 				})

@@ -30,7 +30,7 @@ var comparable = cmp.Options{
 func TestWatches(t *testing.T) {
 	defaults := plan.Watch{
 		Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true,
-		Edits: redact.Edits{Drop: []string{"metadata.managedFields"}},
+		Edits: redact.DefaultEdits(), // as config.DefaultDrop has them
 	}
 	with := func(change func(w *plan.Watch)) plan.Watch {
 		w := defaults
@@ -85,8 +85,8 @@ routes:
 - {name: a, sinks: [s], changed: [status], when: object.status.phase == "x"}
 - {name: b, sinks: [s], watches: [w], when: '!has(object.status) || object.status.phase == "x" || object.?status.?phase.orValue("") == "y" || metadata.name == "z"'}
 `)
-	s := compile(t, `watches: [{name: w, resources: ["*", "*.example.com", widgets.v1beta1.example.com, {resource: pods, version: v1}, {group: apps, resource: deployments}]}]`)
-	want := []string{"*", "*.example.com", "widgets.v1beta1.example.com", "pods.v1", "deployments.apps"}
+	s := compile(t, `watches: [{name: w, resources: ["*", "*.example.com", widgets.v1beta1.example.com, {resource: pods, version: v1}, {group: apps, resource: deployments}, {resource: events}, {group: "", resource: "*"}]}]`)
+	want := []string{"*", "*.example.com", "widgets.v1beta1.example.com", "pods.v1", "deployments.apps", "events.", "*."}
 	if diff := cmp.Diff(want, s.Watches[0].Resources); diff != "" {
 		t.Error(diff)
 	}

@@ -334,7 +334,7 @@ func (w *Watch) readApart(other *Watch) (n int, gr schema.GroupResource, ok bool
 		}
 		for _, theirs := range patterns {
 			for _, gr := range shared(w, other, own, theirs) {
-				if selectors || versionOf(own, gr.Group) != versionOf(theirs, gr.Group) {
+				if selectors || PinnedVersion(own, gr.Group) != PinnedVersion(theirs, gr.Group) {
 					return n, gr, true
 				}
 			}
@@ -357,8 +357,9 @@ func namedApart(a, b string) bool {
 	})
 }
 
-// versionOf is the version that a pattern names for a resource of a group, or "".
-func versionOf(pattern, group string) string {
+// PinnedVersion is the version that a watch's pattern insists on for a resource of the
+// group, "" if it leaves the choice to the cluster.
+func PinnedVersion(pattern, group string) string {
 	p, err := selector.ParseResource(pattern)
 	if err != nil {
 		return ""

@@ -5,6 +5,7 @@ package prom
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -29,6 +30,9 @@ func NewGroup(to prometheus.Registerer) *Group {
 func (g *Group) Register(c prometheus.Collector) error {
 	if g.to == nil {
 		return nil
+	}
+	if key(c) == "" {
+		c = newUnchecked(c)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -59,14 +63,14 @@ func (g *Group) MustRegister(cs ...prometheus.Collector) {
 	}
 }
 
-// Unregister implements prometheus.Registerer.
+// Unregister implements prometheus.Registerer. An unchecked collector ends with the group only.
 func (g *Group) Unregister(c prometheus.Collector) bool {
-	if g.to == nil {
+	of := key(c)
+	if g.to == nil || of == "" {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	of := key(c)
 	g.members = slices.DeleteFunc(g.members, func(member prometheus.Collector) bool { return key(member) == of })
 	return g.to.Unregister(c)
 }
@@ -79,13 +83,40 @@ func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.members {
-		g.to.Unregister(c)
+		if u, ok := c.(*unchecked); ok {
+			u.of.Store(nil)
+		} else {
+			g.to.Unregister(c)
+		}
 	}
 	g.members = nil
 }
 
+// unchecked is a collector without descriptors. A registry keeps it for good: what it
+// collects ends with its group.
+type unchecked struct {
+	of atomic.Pointer[prometheus.Collector] // nil: the group is closed
+}
+
+func newUnchecked(c prometheus.Collector) *unchecked {
+	u := &unchecked{}
+	u.of.Store(&c)
+	return u
+}
+
+// Describe implements prometheus.Collector.
+func (u *unchecked) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (u *unchecked) Collect(metrics chan<- prometheus.Metric) {
+	if c := u.of.Load(); c != nil {
+		(*c).Collect(metrics)
+	}
+}
+
 // key identifies a collector by the first of its descriptors, also where a wrapped registerer
-// makes another value of it. A registry has each descriptor once.
+// makes another value of it. A registry has each descriptor once. It is empty for an
+// unchecked collector.
 func key(c prometheus.Collector) string {
 	descs := make(chan *prometheus.Desc)
 	go func() {

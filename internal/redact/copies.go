@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -122,7 +123,7 @@ func (h *hasher) ownOf(at *rawjson.Place) *ownValues {
 		for key, value := range rawjson.Members(left) {
 			if string(key) == "data" || string(key) == "stringData" {
 				for k, v := range rawjson.Members(value) {
-					shown[string(key)+"/"+string(k)+string(v)] = !isRedacted(v)
+					shown[string(key)+"/"+string(k)+string(v)] = !event.IsRedacted(v)
 				}
 			}
 		}
@@ -136,7 +137,7 @@ func (h *hasher) ownOf(at *rawjson.Place) *ownValues {
 				if h.hides != nil && shown[string(key)+"/"+string(k)+string(v)] {
 					continue
 				}
-				if own.hidden = true; v[0] != '"' || isRedacted(v) {
+				if own.hidden = true; v[0] != '"' || event.IsRedacted(v) {
 					continue
 				}
 				for _, text := range []func([]byte) []byte{beginning, textOf} { // all of it if there are only blanks

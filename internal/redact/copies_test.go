@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 func zipped(text string) string {
@@ -81,7 +83,7 @@ func TestCopiesInAnnotations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := edit(t, DefaultEdits(), secrets(), annotated(t, "Secret", odd, text))
-			if got := annotation(t, out); !isRedacted([]byte(`"` + got + `"`)) {
+			if got := annotation(t, out); !event.IsRedacted([]byte(`"` + got + `"`)) {
 				t.Errorf("left: %s", got)
 			}
 			if again := edit(t, DefaultEdits(), secrets(), out); again != out {
@@ -99,14 +101,14 @@ func TestCopiesInAnnotations(t *testing.T) {
 				}
 				hiding.ExposeSecrets = true
 				exposing := annotated(t, "Secret", odd, text)
-				if got := annotation(t, edit(t, hiding, secrets(), exposing)); !isRedacted([]byte(`"` + got + `"`)) {
+				if got := annotation(t, edit(t, hiding, secrets(), exposing)); !event.IsRedacted([]byte(`"` + got + `"`)) {
 					t.Errorf("exposed but for %q: %s", paths, got)
 				}
 				routed, err := route.Append(nil, []byte(exposing))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := annotation(t, string(routed)); !isRedacted([]byte(`"` + got + `"`)) {
+				if got := annotation(t, string(routed)); !event.IsRedacted([]byte(`"` + got + `"`)) {
 					t.Errorf("exposed but for %q of a route: %s", paths, got)
 				}
 			}
@@ -138,7 +140,7 @@ func TestCopiesOfLongValues(t *testing.T) {
 		inJSON, _ := json.Marshal(map[string]string{"v": value})
 		for name, text := range map[string]string{"plain": value, "JSON": string(inJSON), "base64": encoded(value), "cut": value[:len(value)/2], "cut base64": encoded(value)[:len(value)/2]} {
 			out := edit(t, DefaultEdits(), secrets(), annotated(t, "Secret", value, text))
-			if got := annotation(t, out); !isRedacted([]byte(`"` + got + `"`)) {
+			if got := annotation(t, out); !event.IsRedacted([]byte(`"` + got + `"`)) {
 				t.Errorf("%s, shifted by %d: %.50s", name, shift, got)
 			}
 		}
@@ -148,7 +150,7 @@ func TestCopiesOfLongValues(t *testing.T) {
 // The values of a Secret whose metadata alone is known may be in any of its annotations.
 func TestCopiesInMetadata(t *testing.T) {
 	out := edit(t, DefaultEdits(), secrets(), annotated(t, "PartialObjectMetadata", "", "anything"))
-	if got := annotation(t, out); !isRedacted([]byte(`"` + got + `"`)) {
+	if got := annotation(t, out); !event.IsRedacted([]byte(`"` + got + `"`)) {
 		t.Errorf("left: %s", got)
 	}
 	if got := annotation(t, edit(t, DefaultEdits(), configMaps(), annotated(t, "PartialObjectMetadata", "", "anything"))); got != "anything" {
@@ -171,7 +173,7 @@ func TestMentions(t *testing.T) {
 	raw := `{"kind":"Secret","metadata":{"name":"n","labels":{"app":"postgres","bad":"x-` + token + `"},"finalizers":["` + token + `","a/b"],"ownerReferences":[{"name":"` + token + `","controller":true}]},` +
 		`"data":{"user":"` + encoded("postgres") + `","token":"` + encoded(token) + `"},"type":"` + token + `"}`
 	out := edit(t, DefaultEdits(), secrets(), raw)
-	if strings.Contains(out, token) || strings.Count(out, redactedPrefix) != 6 || !strings.Contains(out, `"app":"postgres"`) || !strings.Contains(out, `"a/b"`) {
+	if strings.Contains(out, token) || strings.Count(out, event.RedactedPrefix) != 6 || !strings.Contains(out, `"app":"postgres"`) || !strings.Contains(out, `"a/b"`) {
 		t.Errorf("result: %s", out)
 	}
 }
@@ -211,8 +213,8 @@ func TestHashesAreOfOneValue(t *testing.T) {
 		{"value", `{"data":{"a":"1235"},"metadata":{"namespace":"n","name":"a"}}`, configMaps()},
 	} {
 		out := edit(t, e, c.gvr, c.raw)
-		i := strings.Index(out, redactedPrefix)
-		hash := out[i : i+len(redactedPrefix)+hashDigits]
+		i := strings.Index(out, event.RedactedPrefix)
+		hash := out[i : i+len(event.RedactedPrefix)+event.RedactedDigits]
 		if before, ok := seen[hash]; ok {
 			t.Errorf("%s has the hash of %s", c.name, before)
 		}
@@ -222,8 +224,8 @@ func TestHashesAreOfOneValue(t *testing.T) {
 		}
 	}
 	items := edit(t, e, configMaps(), `{"metadata":{"name":"a"},"list":[{"v":"x"},{"v":"y"},{"v":"x"}]}`)
-	parts := strings.Split(items, redactedPrefix)
-	if parts[1][:hashDigits] != parts[3][:hashDigits] || parts[1][:hashDigits] == parts[2][:hashDigits] {
+	parts := strings.Split(items, event.RedactedPrefix)
+	if parts[1][:event.RedactedDigits] != parts[3][:event.RedactedDigits] || parts[1][:event.RedactedDigits] == parts[2][:event.RedactedDigits] {
 		t.Errorf("items: %s", items)
 	}
 }
@@ -247,7 +249,7 @@ func TestPodEnv(t *testing.T) {
 		"Custom":             `"spec":{"tiers":[{"podTemplate":{` + pod + `}}],"env":[{"name":"A","value":"` + canary + `"}]}`,
 	} {
 		out := edit(t, e, configMaps(), `{"kind":"`+kind+`","metadata":{"name":"n"},`+body+`}`)
-		if leaks(out) || strings.Count(out, redactedPrefix) < 3 || strings.Count(out, `"kept"`) != 3 {
+		if leaks(out) || strings.Count(out, event.RedactedPrefix) < 3 || strings.Count(out, `"kept"`) != 3 {
 			t.Errorf("%s: %s", kind, out)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -46,7 +47,9 @@ func Presets() map[string][]string {
 	}
 }
 
-// DefaultEdits returns the edits of a watch that configures none.
+// DefaultEdits returns the edits of a watch that configures none. config.DefaultDrop has
+// the same as a part of the configuration: neither package knows the other, and the tests
+// of package plan, which knows both, compare them.
 func DefaultEdits() Edits {
 	return Edits{Drop: []string{"metadata.managedFields"}}
 }
@@ -322,12 +325,6 @@ func isSecrets(gr schema.GroupResource) bool {
 	return gr.Group == "" && gr.Resource == "secrets"
 }
 
-// redactedPrefix marks a replaced value.
-const redactedPrefix = "redacted:hmac-sha256:"
-
-// hashDigits is the number of hexadecimal digits after the prefix.
-const hashDigits = 16
-
 // MinKey is the minimum length of a redaction key in bytes.
 const MinKey = 16
 
@@ -338,7 +335,7 @@ func KeyID(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil)[:6])
 }
 
-// hasher replaces a value by the first 64 bits of an HMAC-SHA256, in hexadecimal, of
+// hasher replaces a value by the first digits of an HMAC-SHA256, see [event.RedactedPrefix], of
 // the resource, the namespace and name of the object, the path of the value and its JSON.
 // So a change stays visible, and equal values of two objects, or of two keys of one, have
 // different hashes: a guess that is hashed in another place proves nothing.
@@ -366,7 +363,7 @@ func newHasher(gr schema.GroupResource, key []byte) *hasher {
 // replace appends the JSON string that replaces value. A hash is copied, so that
 // redacting twice gives the same result.
 func (h *hasher) replace(dst, value []byte, at *rawjson.Place) []byte {
-	if isRedacted(value) {
+	if event.IsRedacted(value) {
 		return append(dst, value...)
 	}
 	k := h.pool.Get().(*keyed)
@@ -380,14 +377,7 @@ func (h *hasher) replace(dst, value []byte, at *rawjson.Place) []byte {
 	k.mac.Write(value)
 	sum := k.mac.Sum(k.sum[:0])
 	dst = append(dst, '"')
-	dst = append(dst, redactedPrefix...)
-	dst = hex.AppendEncode(dst, sum[:hashDigits/2])
+	dst = append(dst, event.RedactedPrefix...)
+	dst = hex.AppendEncode(dst, sum[:event.RedactedDigits/2])
 	return append(dst, '"')
-}
-
-// isRedacted reports whether a JSON value is a result of replace.
-func isRedacted(value []byte) bool {
-	digits, ok := bytes.CutPrefix(value, []byte(`"`+redactedPrefix))
-	return ok && len(digits) == hashDigits+1 && digits[hashDigits] == '"' &&
-		len(bytes.Trim(digits[:hashDigits], "0123456789abcdef")) == 0
 }

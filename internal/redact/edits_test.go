@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -217,7 +218,7 @@ func TestExposeSecrets(t *testing.T) {
 	e := DefaultEdits()
 	e.ExposeSecrets = true
 	out := edit(t, e, secrets(), secretWith(canary))
-	if strings.Contains(out, redactedPrefix) || strings.Count(out, canary) < 5 || strings.Contains(out, "managedFields") {
+	if strings.Contains(out, event.RedactedPrefix) || strings.Count(out, canary) < 5 || strings.Contains(out, "managedFields") {
 		t.Errorf("exposed: %s", out)
 	}
 	// Only of Secrets: elsewhere a manifest of one has no business being.
@@ -239,7 +240,7 @@ func TestRedactAndDrop(t *testing.T) {
 	if leaks(out) || strings.Contains(out, "true") || strings.Contains(out, `"a":"1"`) || strings.Contains(out, `"b"`) || strings.Contains(out, `"data"`) {
 		t.Errorf("left: %s", out)
 	}
-	if strings.Count(out, redactedPrefix) != 4 || !strings.Contains(out, `"name":"C"`) || !strings.Contains(out, "managedFields") {
+	if strings.Count(out, event.RedactedPrefix) != 4 || !strings.Contains(out, `"name":"C"`) || !strings.Contains(out, "managedFields") {
 		t.Errorf("result: %s", out)
 	}
 	// A user's drop wins over the rules for Secrets, and a user's redaction may cover more.
@@ -356,7 +357,7 @@ func FuzzSecretEdits(f *testing.F) {
 					t.Fatal(err)
 				}
 				for v := range rawjson.Values(out, p) {
-					if !strings.HasPrefix(string(v), `"`+redactedPrefix) {
+					if !strings.HasPrefix(string(v), `"`+event.RedactedPrefix) {
 						t.Errorf("%q leaves %q", raw, v)
 					}
 				}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestEditPatch edits patches whose objects are not at hand.
@@ -48,7 +50,7 @@ func TestEditPatch(t *testing.T) {
 			got, ok := editor{Editor: e}.editPatch([]byte(tc.patch))
 			text := string(got)
 			for at := strings.Index(text, hash); at >= 0; {
-				end := at + len(hash) + hashDigits
+				end := at + len(hash) + event.RedactedDigits
 				text = text[:at+len(hash)] + text[end:]
 				next := strings.Index(text[at+len(hash):], hash)
 				if next < 0 {

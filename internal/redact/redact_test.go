@@ -180,8 +180,8 @@ func TestRouteHashes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := strings.Index(string(out), redactedPrefix)
-		hash := string(out)[i : i+len(redactedPrefix)+hashDigits]
+		i := strings.Index(string(out), event.RedactedPrefix)
+		hash := string(out)[i : i+len(event.RedactedPrefix)+event.RedactedDigits]
 		patch, ok := edit.Patch([]byte(`[{"op":"replace","path":"/spec/v","value":1}]`), nil, nil)
 		if !ok || !strings.Contains(string(patch), hash) {
 			t.Errorf("the patch is %s, the hash %s", patch, hash)

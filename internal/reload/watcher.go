@@ -26,7 +26,7 @@ func usual() timing {
 	return timing{settle: 400 * time.Millisecond, poll: 30 * time.Second, apply: 5 * time.Second}
 }
 
-// Config is what a Watcher needs. All but First and Running is required.
+// Config is what a Watcher needs. All but First, Running and Interval is required.
 type Config struct {
 	// Path of the configuration file.
 	Path string
@@ -98,7 +98,7 @@ func (w *Watcher) Trigger() {
 	}
 }
 
-// Status compares the file with the active configuration.
+// Status returns the state of the file as of the last look at it, and of what runs.
 func (w *Watcher) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,6 +21,11 @@ import (
 //	*                             every resource
 //
 // A second part in the form of a version (v1, v2beta1) is a version.
+//
+// A pattern goes by the spelling alone and needs no cluster. The resolver of
+// pkg/dynamicfactory parses the same names for itself, since discovery decides what they
+// mean there (short names, kinds, a group that begins like a version), and since that
+// package is usable without the daemon. Its tests compare the two.
 type Resource struct {
 	resource string // empty: any
 	version  string // empty: any

@@ -225,7 +225,7 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 		position, ok := layout.PositionOfKey(key)
 		d, err := layout.ParseDeadLetter(append([]byte(nil), value...))
 		if !ok || err != nil {
-			return layout.ErrMalformed
+			return layout.Malformed(key)
 		}
 		letters = append(letters, deadLetter(position, d))
 		size += len(d.Payload)

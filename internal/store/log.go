@@ -51,7 +51,7 @@ func (s *Store) loadLog(used uint64) (*logState, error) {
 	for it.First(); it.Valid(); it.Next() {
 		sequence, ok := layout.PositionOfKey(it.Key())
 		if !ok {
-			return nil, layout.ErrMalformed
+			return nil, layout.Malformed(it.Key())
 		}
 		m, err := parseMark(sequence, it.Value())
 		if err != nil {
@@ -91,7 +91,7 @@ func (s *Store) lastRecord(low uint64) (uint64, error) {
 	}
 	sequence, ok := layout.PositionOfKey(it.Key())
 	if !ok {
-		return 0, layout.ErrMalformed
+		return 0, layout.Malformed(it.Key())
 	}
 	return sequence, nil
 }

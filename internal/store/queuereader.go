@@ -60,7 +60,7 @@ func (r *queueReader) entriesFrom(from, tail uint64) (next uint64, err error) {
 	for it.First(); it.Valid(); it.Next() {
 		position, ok := layout.PositionOfKey(it.Key())
 		if !ok {
-			return from, fmt.Errorf("%w: %w", ErrUnreadable, layout.ErrMalformed)
+			return from, fmt.Errorf("%w: %w", ErrUnreadable, layout.Malformed(it.Key()))
 		}
 		value, err := it.ValueAndErr()
 		if err != nil {

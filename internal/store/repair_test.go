@@ -215,7 +215,7 @@ func writeOverDamage(t *testing.T, damage func(*testing.T, *badDisk, []byte) boo
 		t.Errorf("check: %v, %v", err, report.Damaged)
 	}
 	for _, p := range report.Problems { // the log is counted with its lost records
-		if !strings.Contains(p, `counter "cl`) {
+		if !strings.Contains(p, "counter of the log ") {
 			t.Error(p)
 		}
 	}
@@ -262,7 +262,7 @@ func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
 		t.Fatal(err)
 	}
 	for _, p := range report.Problems {
-		if !strings.Contains(p, `counter "cl`) && !strings.Contains(p, "without a readable record") {
+		if !strings.Contains(p, "counter of the log ") && !strings.Contains(p, "without a readable record") {
 			t.Error(p)
 		}
 	}

@@ -238,7 +238,7 @@ func (s *Store) loadPins(sink uint32) ([]pin, error) {
 	err := s.scan(lower, upper, func(key, value []byte) error {
 		first, ok := layout.PositionOfKey(key)
 		if !ok || len(value) != 16 {
-			return layout.ErrMalformed
+			return layout.Malformed(key)
 		}
 		pins = append(pins, pin{
 			first:    first,

@@ -274,7 +274,7 @@ func (m mark) append(dst []byte) []byte {
 
 func parseMark(sequence uint64, value []byte) (mark, error) {
 	if len(value) != markLen {
-		return mark{}, layout.ErrMalformed
+		return mark{}, layout.Malformed(layout.MarkKey(sequence))
 	}
 	return mark{
 		sequence: sequence, clock: layout.UnixNano(value), time: layout.UnixNano(value),

@@ -73,7 +73,7 @@ func (s *Store) scanNames(kind byte, f func(name string, id uint32, rest []byte)
 	lower := layout.NameKey(kind, "")
 	return s.scan(lower, layout.Successor(lower), func(key, value []byte) error {
 		if len(value) < 4 {
-			return fmt.Errorf("%w: name %q", layout.ErrMalformed, key)
+			return layout.Malformed(key)
 		}
 		return f(string(key[len(lower):]), binary.BigEndian.Uint32(value), value[4:])
 	})

@@ -450,7 +450,7 @@ func (s *Store) checkFormat() error {
 		return openError(s.dir, err)
 	}
 	if !ok || len(value) != 4 {
-		return openError(s.dir, layout.ErrMalformed)
+		return openError(s.dir, layout.Malformed(layout.FormatKey()))
 	}
 	switch v := binary.BigEndian.Uint32(value); {
 	case v == layout.Version:
@@ -504,13 +504,14 @@ func (s *Store) appendGet(dst, key []byte) ([]byte, bool, error) {
 }
 
 func (s *Store) counter(kind byte, id uint32) (layout.Counter, error) {
-	value, ok, err := s.get(layout.CounterKey(kind, id))
+	key := layout.CounterKey(kind, id)
+	value, ok, err := s.get(key)
 	if err != nil || !ok {
 		return layout.Counter{}, err
 	}
 	c, err := layout.ParseCounter(value)
 	if err != nil {
-		return layout.Counter{}, fmt.Errorf("%w: %w", layout.ErrMalformed, err)
+		return layout.Counter{}, fmt.Errorf("%s: %w", layout.DescribeKey(key), err)
 	}
 	return c, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/ui"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 func get(t *testing.T, path string, header http.Header) *httptest.ResponseRecorder {
@@ -42,6 +43,13 @@ func TestBudget(t *testing.T) {
 		if packed.Len() > limit {
 			t.Errorf("%q has %d bytes, packed, of at most %d", file, packed.Len(), limit)
 		}
+	}
+}
+
+// TestRedacted: the page has the form of redacted values that events have.
+func TestRedacted(t *testing.T) {
+	if body := get(t, "/ui/app.js", nil).Body.String(); !strings.Contains(body, event.RedactedPattern) {
+		t.Errorf("app.js has no %s: change text.ts", event.RedactedPattern)
 	}
 }
 

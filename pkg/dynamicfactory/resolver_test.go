@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -163,6 +164,12 @@ func TestResolve(t *testing.T) {
 			if got := resources(list); err != nil || got != want {
 				t.Errorf("%s: got %s, %v, want %s", pattern, got, err, want)
 			}
+			p, err := selector.ParseResource(pattern) // which goes by the spelling
+			for _, found := range list {
+				if plural := p.Wildcard() || p.Name() == found.GVR.Resource; err != nil || plural && !p.Names(found.GVR.GroupResource()) {
+					t.Errorf("%s is not %v to a selector (%v)", pattern, found.GVR, err)
+				}
+			}
 		}
 		for pattern, want := range map[string]error{
 			"": dynamicfactory.ErrBadPattern, "pods/log": dynamicfactory.ErrBadPattern, "a b": dynamicfactory.ErrBadPattern,
@@ -173,6 +180,9 @@ func TestResolve(t *testing.T) {
 		} {
 			if list, err := r.Resolve(pattern); !errors.Is(err, want) || list != nil {
 				t.Errorf("%q: got %v, %v, want %v", pattern, list, err, want)
+			}
+			if _, err := selector.ParseResource(pattern); (err != nil) != errors.Is(want, dynamicfactory.ErrBadPattern) {
+				t.Errorf("%q is to a selector: %v, and here: %v", pattern, err, want)
 			}
 		}
 		for name, want := range map[string]string{"events": "[events.events.k8s.io]", "po": "[]", "pods": "[pods.v1.example.org]", "widgets.example.com": "[]", "events.": "[]"} {

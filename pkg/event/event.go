@@ -188,7 +188,7 @@ func (e *Event) appendSource(dst []byte) []byte {
 
 // PartitionKey names the object whose events are in order: RESOURCE[.GROUP]/[NAMESPACE/]NAME,
 // for example deployments.apps/prod/web or nodes/n1. Neither the uid nor the version
-// of the API is not part of it, so that a deletion comes before the next object of that name,
+// of the API is part of it, so that a deletion comes before the next object of that name,
 // in any version that it is watched in. The key of a Gap that concerns no single object
 // ends before the name: pods, or pods/prod for a watch of one namespace.
 func (e *Event) PartitionKey() string { return string(e.AppendPartitionKey(nil)) }

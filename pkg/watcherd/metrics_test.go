@@ -129,25 +129,31 @@ func TestRunTwiceWithOneRegistry(t *testing.T) {
 	api, sink := newCluster(t), newReceiver(t)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "callers", Help: "Help."}))
-	p := newProcess(t, api, sink, "resources: [pods]")
+	names := func() map[string]bool {
+		all, err := registry.Gather()
+		if err != nil {
+			t.Error(err)
+		}
+		names := map[string]bool{}
+		for _, f := range all {
+			names[f.GetName()] = true
+		}
+		return names
+	}
+	p := newProcess(t, api, sink, "resources: [pods]}]\nroutes: [{name: r, sinks: [hook], metric: {name: routed_total}")
 	p.options = func(o *watcherd.Options) { o.Registerer = registry }
 	for _, name := range []string{"one", "two"} {
 		api.Put(podPath, "ns", name, nil)
 		p.start()
 		p.until("a delivery", func() bool { return sink.has(name) })
+		if !names()["routed_total"] {
+			t.Error("the route's metric is missing")
+		}
 		if err := p.end(); err != nil {
 			t.Fatal(err)
 		}
-		left, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		names := map[string]bool{}
-		for _, f := range left {
-			names[f.GetName()] = true
-		}
-		if want := map[string]bool{"callers": true}; !maps.Equal(names, want) {
-			t.Errorf("after Run the registry has %v, want %v", names, want)
+		if left, want := names(), map[string]bool{"callers": true}; !maps.Equal(left, want) {
+			t.Errorf("after Run the registry has %v, want %v", left, want)
 		}
 	}
 }

@@ -17,6 +17,10 @@ import (
 //
 // There is no reserve on a filesystem that cannot allocate, or does not report its
 // free space.
+//
+// The lock is held while files are allocated: a file that is being allocated takes room and is
+// not there to be taken yet. A write that finds the disk full waits for it, and then takes it;
+// without the lock it would fail for the lack of room that the reserve has just got.
 type reserve struct {
 	fs  vfs.FS
 	dir string

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -166,7 +167,7 @@ func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
 	lower, upper := layout.PrefixRange(prefix)
 	err := salvage.Scan(c.db, lower, upper, func(key, value []byte) error {
 		if err := f(key, value); err != nil {
-			c.report.problem("key %q: %v", key, err)
+			c.report.problem("%s: %v", layout.DescribeKey(key), err)
 		}
 		return nil
 	}, func(lost salvage.LostSpan) error {
@@ -174,7 +175,7 @@ func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
 		return nil
 	})
 	if err != nil {
-		c.report.problem("keyspace %c: %v", prefix, err)
+		c.report.problem("%s: %v", layout.DescribeSpan(prefix, nil, nil), err)
 	}
 }
 
@@ -204,7 +205,7 @@ func (c *checker) records() {
 		sequence, ok := layout.PositionOfKey(key)
 		v, err := layout.ParseLogRecord(value)
 		if !ok || err != nil {
-			return layout.ErrMalformed
+			return cmp.Or(err, layout.ErrMalformed)
 		}
 		r := c.report
 		if r.Records == 0 || sequence < r.First {
@@ -228,7 +229,7 @@ func (c *checker) queues() {
 		position, ok := layout.PositionOfKey(key)
 		e, err := layout.ParseEntry(position, value)
 		if !ok || err != nil {
-			return layout.ErrMalformed
+			return cmp.Or(err, layout.ErrMalformed)
 		}
 		sink := binary.BigEndian.Uint32(key[1:])
 		c.highest = max(c.highest, position)
@@ -270,7 +271,7 @@ func (c *checker) deadLetters() {
 		position, ok := layout.PositionOfKey(key)
 		d, err := layout.ParseDeadLetter(value)
 		if !ok || err != nil {
-			return layout.ErrMalformed
+			return cmp.Or(err, layout.ErrMalformed)
 		}
 		c.highest = max(c.highest, position)
 		c.count(layout.KindDeadLetter, binary.BigEndian.Uint32(key[1:]), int64(len(d.Payload)))
@@ -315,8 +316,8 @@ func (c *checker) compare() {
 	for key, stored := range c.counters {
 		found := c.counted[key]
 		if key[1] != layout.KindPosition && (stored.Count != found.Count || stored.Bytes != found.Bytes) {
-			c.report.problem("counter %q is at %d entries and %d bytes; the store has %d and %d",
-				key, stored.Count, stored.Bytes, found.Count, found.Bytes)
+			c.report.problem("%s is at %d entries and %d bytes; the store has %d and %d",
+				layout.DescribeKey([]byte(key)), stored.Count, stored.Bytes, found.Count, found.Bytes)
 		}
 	}
 	for id, name := range c.names[layout.KindSink] {

@@ -174,7 +174,7 @@ func (e *exporter) database(i *inspection) error {
 // Bookkeeping (counters, marks, pins) is left out.
 func (e *exporter) line(key, value []byte, l Line) error {
 	if !e.parse(key, value, &l) {
-		l = Line{Type: "damage", Name: fmt.Sprintf("key %q", key), Error: layout.ErrMalformed.Error(), File: l.File, Version: l.Version}
+		l = Line{Type: "damage", Name: layout.DescribeKey(key), Error: layout.ErrMalformed.Error(), File: l.File, Version: l.Version}
 	}
 	if l.Type == "" {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // The layout of the store. All integers in keys are big-endian and of fixed
@@ -212,13 +213,13 @@ func ParseRanges(value []byte) ([]Range, error) {
 	for len(value) > 0 {
 		n, size := binary.Uvarint(value)
 		if size <= 0 || n > uint64(len(value)-size) {
-			return nil, ErrMalformed
+			return nil, malformed(PrefixRepair, value)
 		}
 		keys = append(keys, value[size:size+int(n)])
 		value = value[size+int(n):]
 	}
 	if len(keys)%2 != 0 {
-		return nil, ErrMalformed
+		return nil, malformed(PrefixRepair, value)
 	}
 	var ranges []Range
 	for pair := range slices.Chunk(keys, 2) {
@@ -279,21 +280,84 @@ func DescribeSpan(prefix byte, after, before []byte) string {
 		if key == nil {
 			return otherwise
 		}
-		if n, ok := PositionOfKey(key); ok && prefix != PrefixState && prefix != PrefixMeta && prefix != PrefixName {
-			if len(key) == QueueKeyLen {
-				return fmt.Sprintf("%d of sink number %d", n, binary.BigEndian.Uint32(key[1:]))
-			}
-			return fmt.Sprint(n)
+		text := describe(prefix, key)
+		if strings.HasPrefix(text, "of ") {
+			text = "that " + text
 		}
-		return fmt.Sprintf("%q", key[1:])
+		return text
 	}
-	return fmt.Sprintf("%s after %s and before %s", keyspaces[prefix], bound(after, "the beginning"), bound(before, "the end"))
+	return fmt.Sprintf("%s after %s and before %s", keyspaces[prefix].all, bound(after, "the beginning"), bound(before, "the end"))
 }
 
-// keyspaces are the names of the keyspaces in messages.
-var keyspaces = map[byte]string{
-	PrefixCounter: "counters", PrefixDeadLetter: "dead letters", PrefixMark: "marks of the log", PrefixLog: "log records",
-	PrefixFormat: "the format", PrefixHeadline: "headlines", PrefixMeta: "metadata", PrefixName: "names", PrefixNote: "notes of sinks", PrefixPin: "pins of replays", PrefixRepair: "a repair in progress", PrefixQueue: "queue entries", PrefixState: "ledger entries",
+// DescribeKey names a key in messages: its keyspace and what it is of.
+func DescribeKey(key []byte) string {
+	if len(key) == 0 || keyspaces[key[0]].one == "" {
+		return fmt.Sprintf("key %q of no keyspace", key)
+	}
+	one := keyspaces[key[0]].one
+	if len(key) == 1 || key[0] == PrefixFormat {
+		return one // the only key
+	}
+	return one + " " + describe(key[0], key)
+}
+
+// describe names what a key is of, in a keyspace that has many. A bound of a span may be a part of a key.
+func describe(prefix byte, key []byte) string {
+	switch prefix {
+	case PrefixState:
+		if len(key) > 1+4 {
+			return fmt.Sprintf("%q of partition number %d", key[1+4:], binary.BigEndian.Uint32(key[1:]))
+		}
+	case PrefixCounter:
+		if len(key) == 1+1+4 && counters[key[1]] != "" {
+			if id := binary.BigEndian.Uint32(key[2:]); id > 0 {
+				return fmt.Sprintf("%s of sink number %d", counters[key[1]], id)
+			}
+			return counters[key[1]]
+		}
+	case PrefixNote:
+		if len(key) == 1+4 {
+			return fmt.Sprintf("of sink number %d", binary.BigEndian.Uint32(key[1:]))
+		}
+	case PrefixName:
+		if len(key) > 1+1 && key[1] == KindSink {
+			return fmt.Sprintf("of sink %q", key[2:])
+		} else if len(key) > 1+1 && key[1] == KindPartition {
+			return fmt.Sprintf("of partition %q", key[2:])
+		}
+	case PrefixMeta:
+	default:
+		if n, ok := PositionOfKey(key); ok && len(key) == QueueKeyLen {
+			return fmt.Sprintf("%d of sink number %d", n, binary.BigEndian.Uint32(key[1:]))
+		} else if ok {
+			return fmt.Sprint(n)
+		}
+	}
+	return fmt.Sprintf("%q", key[1:])
+}
+
+// keyspaces are the names of the keyspaces in messages: of one key, and of all.
+var keyspaces = map[byte]struct{ one, all string }{
+	PrefixCounter:    {"counter", "counters"},
+	PrefixDeadLetter: {"dead letter", "dead letters"},
+	PrefixFormat:     {"version of the layout", "the version of the layout"},
+	PrefixHeadline:   {"headlines", "headlines"},
+	PrefixJournal:    {"position in the journal", "the position in the journal"},
+	PrefixMark:       {"mark of the log", "marks of the log"},
+	PrefixLog:        {"log record", "log records"},
+	PrefixMeta:       {"metadata", "metadata"},
+	PrefixName:       {"name", "names"},
+	PrefixNote:       {"note", "notes of sinks"},
+	PrefixPin:        {"pin of a replay", "pins of replays"},
+	PrefixQueue:      {"queue entry", "queue entries"},
+	PrefixRepair:     {"note of a repair", "a repair in progress"},
+	PrefixState:      {"ledger entry", "ledger entries"},
+}
+
+// counters are the names of the kinds of counters in messages.
+var counters = map[byte]string{
+	KindPosition: "of positions", KindLog: "of the log", KindQueue: "of the queue", KindDetached: "of the entries with a payload",
+	KindDeadLetter: "of the dead letters", KindSinkNumber: "of the numbers of sinks",
 }
 
 // keyspaceOrder are the keyspaces as they lie on disk.

@@ -12,7 +12,16 @@ import (
 )
 
 // ErrMalformed means that a key or a value does not have the format of its keyspace.
+// The errors of all parsers wrap it.
 var ErrMalformed = errors.New("malformed value")
+
+// Malformed is the error of a key that, or whose value, does not have the format of its keyspace.
+func Malformed(key []byte) error { return fmt.Errorf("%s: %w", DescribeKey(key), ErrMalformed) }
+
+// malformed is the error of a value of a keyspace.
+func malformed(prefix byte, value []byte) error {
+	return fmt.Errorf("%w: a %s of %d bytes", ErrMalformed, keyspaces[prefix].one, len(value))
+}
 
 // LogHeaderLen is the length of a log record before its payload: its time (Unix
 // nanoseconds), its lane, and the payload's size when it was appended, by which the
@@ -37,7 +46,7 @@ type LogRecord struct {
 // ParseLogRecord decodes a log record.
 func ParseLogRecord(value []byte) (LogRecord, error) {
 	if len(value) < LogHeaderLen {
-		return LogRecord{}, ErrMalformed
+		return LogRecord{}, malformed(PrefixLog, value)
 	}
 	return LogRecord{
 		Time:    UnixNano(value),
@@ -124,7 +133,7 @@ func (e *Entry) Encode(dst []byte) {
 // ParseEntry decodes the queue entry at a position.
 func ParseEntry(position uint64, value []byte) (Entry, error) {
 	if len(value) < entryLen {
-		return Entry{}, ErrMalformed
+		return Entry{}, malformed(PrefixQueue, value)
 	}
 	e := Entry{
 		Kind: value[0], Flags: binary.BigEndian.Uint32(value[1:]), Size: binary.BigEndian.Uint32(value[5:]),
@@ -134,12 +143,12 @@ func ParseEntry(position uint64, value []byte) (Entry, error) {
 		return e, nil
 	}
 	if e.Kind > EntryInline || len(value) < entryReplayLen {
-		return Entry{}, ErrMalformed
+		return Entry{}, malformed(PrefixQueue, value)
 	}
 	e.Sequence = binary.BigEndian.Uint64(value[entryLen:])
 	if e.Kind == EntryInline {
 		if len(value) < entryInlineLen {
-			return Entry{}, ErrMalformed
+			return Entry{}, malformed(PrefixQueue, value)
 		}
 		e.Lane = binary.BigEndian.Uint64(value[entryReplayLen:])
 		e.Payload = value[entryInlineLen:]
@@ -181,7 +190,7 @@ func (d *DeadLetter) Encode() []byte {
 // ParseDeadLetter decodes a dead letter.
 func ParseDeadLetter(value []byte) (DeadLetter, error) {
 	if len(value) < deadLetterHeaderLen {
-		return DeadLetter{}, ErrMalformed
+		return DeadLetter{}, malformed(PrefixDeadLetter, value)
 	}
 	d := DeadLetter{
 		Sequence: binary.BigEndian.Uint64(value), Lane: binary.BigEndian.Uint64(value[8:]), Time: UnixNano(value[16:]),
@@ -191,7 +200,7 @@ func ParseDeadLetter(value []byte) (DeadLetter, error) {
 	n := int(binary.BigEndian.Uint32(value[48:]))
 	rest := value[deadLetterHeaderLen:]
 	if n > len(rest) {
-		return DeadLetter{}, ErrMalformed
+		return DeadLetter{}, malformed(PrefixDeadLetter, value)
 	}
 	d.Reason, d.Payload = string(rest[:n]), rest[n:]
 	return d, nil
@@ -225,7 +234,7 @@ func (p Position) Append(dst []byte) []byte {
 // ParsePosition decodes a position.
 func ParsePosition(value []byte) (Position, error) {
 	if len(value) != 32 {
-		return Position{}, fmt.Errorf("position of %d bytes", len(value))
+		return Position{}, malformed(PrefixJournal, value)
 	}
 	at := func(i int) uint64 { return binary.BigEndian.Uint64(value[8*i:]) }
 	return Position{First: at(0), Last: at(1), Term: at(2), Sum: at(3)}, nil
@@ -258,7 +267,7 @@ func (c Counter) Append(dst []byte) []byte {
 // ParseCounter decodes a counter.
 func ParseCounter(value []byte) (Counter, error) {
 	if len(value) != CounterLen {
-		return Counter{}, fmt.Errorf("counter of %d bytes", len(value))
+		return Counter{}, malformed(PrefixCounter, value)
 	}
 	return Counter{
 		Count: int64(binary.BigEndian.Uint64(value)),

@@ -17,9 +17,6 @@ const (
 	context  = 12 // characters shown before the first difference of long texts
 )
 
-// redacted is how values begin that are shown as hashes only.
-const redacted = "redacted:hmac-sha256:"
-
 // rank orders changes: lower is more important.
 type rank uint8
 
@@ -170,7 +167,7 @@ func difference(x, y string) int {
 func scalar(raw []byte) bool { return len(raw) > 0 && raw[0] != '{' && raw[0] != '[' }
 
 func isRedacted(raw []byte) bool {
-	return isText(raw) && strings.HasPrefix(rawjson.Unquote(raw), redacted)
+	return isText(raw) && strings.HasPrefix(rawjson.Unquote(raw), event.RedactedPrefix)
 }
 
 func appendValue(dst, raw []byte) []byte {
@@ -184,7 +181,7 @@ func appendValue(dst, raw []byte) []byte {
 // taken for a part of the line, with escapes for line breaks and U+FFFD for other
 // characters that are not printable. more: characters before it are left out.
 func appendText(dst []byte, s string, more bool, limit int) []byte {
-	if strings.HasPrefix(s, redacted) {
+	if strings.HasPrefix(s, event.RedactedPrefix) {
 		return append(dst, "(redacted)"...)
 	}
 	s, cut := head(s, limit)
@@ -440,7 +437,7 @@ func words(e *event.Event) string {
 // appendPrintable appends a text of at most limit characters, with a space for each run of
 // white space and U+FFFD for other characters that are not printable.
 func appendPrintable(dst []byte, s string, limit int) []byte {
-	if strings.HasPrefix(s, redacted) {
+	if strings.HasPrefix(s, event.RedactedPrefix) {
 		return append(dst, "(redacted)"...)
 	}
 	s, cut := head(s, limit)
