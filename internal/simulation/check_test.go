@@ -101,7 +101,8 @@ func (w *world) faults(name string) []string {
 		last, known := reached[e.Path]
 		fresh := !known || at > last
 		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path]) // what it had left may be restored
-		returns := name == "pinned" && w.config.moved // it resumes where it had left another part of the ledger
+		// A watch that moves to another part of the ledger resumes where it had left that.
+		returns := name == "pinned" && w.config.moved
 		if !fresh && !again && !returns {
 			fault(e, "it comes after state %s", history[last].version)
 		}
