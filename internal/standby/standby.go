@@ -439,7 +439,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 			return err
 		}
 	}
-	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
+	if err := f.folder.Apply(ctx, e.Position, e.Batch); err != nil {
 		return err
 	}
 	f.alive, f.resigned, f.full = time.Now(), e.Kind == journal.Resign, false
