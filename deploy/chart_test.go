@@ -295,12 +295,12 @@ func TestFeeds(t *testing.T) {
 		if account := at(set, "spec", "template", "spec", "serviceAccountName"); account != name || of("ServiceAccount", name) == nil {
 			t.Errorf("%s runs as %v", feed, account)
 		}
-		subject := at(of("ClusterRoleBinding", "monitoring-"+name), "subjects").([]any)[0].(map[string]any)
+		subject := at(of("ClusterRoleBinding", "monitoring."+name), "subjects").([]any)[0].(map[string]any)
 		if subject["name"] != name {
 			t.Errorf("the role of %s is bound to %v", feed, subject)
 		}
 	}
-	if rules := mustYAML(t, of("ClusterRole", "monitoring-demo-watcherd-pods")["rules"]); strings.Contains(rules, "*") {
+	if rules := mustYAML(t, of("ClusterRole", "monitoring.demo-watcherd-pods")["rules"]); strings.Contains(rules, "*") {
 		t.Errorf("the feed of pods may read\n%s", rules)
 	}
 	// One of each for all feeds.

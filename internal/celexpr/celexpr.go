@@ -39,8 +39,9 @@ import (
 const (
 	MaxExpression = 16 << 10 // characters
 	maxDepth      = 100
-	maxNesting    = 32    // of lists, maps, loops, optional values and types: the time to check it grows faster than its cube
-	maxRegex      = 5_000 // instructions of a compiled regular expression
+	maxNesting    = 32           // of lists, maps, loops, optional values and types: the time to check it grows faster than its cube
+	maxRegex      = 5_000        // instructions of a compiled regular expression
+	maxRegexes    = 4 * maxRegex // of all in an expression together, about
 )
 
 // Bounds returns the limits of an environment's expressions.
@@ -65,6 +66,9 @@ func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
 	if issues.Err() == nil {
 		if deep := tooDeep(ast.NavigateAST(checked.NativeRep()), 0); deep != nil {
 			return nil, []Fault{FaultAt(checked, deep.ID(), fmt.Sprintf("lists, maps, loops, optional values and types nest deeper than %d", maxNesting))}
+		}
+		if at := tooManyPatterns(ast.NavigateAST(checked.NativeRep())); at != nil { // which the check compiles
+			return nil, []Fault{FaultAt(checked, at.ID(), "the regular expressions of this expression are too large together")}
 		}
 		checked, issues = env.Check(checked)
 	}
@@ -107,6 +111,51 @@ func tooDeep(e ast.NavigableExpr, depth int) ast.NavigableExpr {
 		}
 	}
 	return nil
+}
+
+// tooManyPatterns returns the call with whose pattern the patterns of an expression are too large together, nil if there is none.
+func tooManyPatterns(e ast.NavigableExpr) ast.NavigableExpr {
+	size := 0
+	for _, call := range ast.MatchDescendants(e, ast.KindMatcher(ast.CallKind)) {
+		switch call.AsCall().FunctionName() {
+		case overloads.Matches, "replace", "extract", "extractAll": // these of regex
+		default:
+			continue
+		}
+		for _, arg := range call.AsCall().Args() {
+			if arg.Kind() != ast.LiteralKind {
+				continue
+			}
+			text, _ := arg.AsLiteral().(types.String)
+			if parsed, err := syntax.Parse(string(text), syntax.Perl); err == nil {
+				size += patternSize(parsed)
+			}
+			if size > maxRegexes {
+				return call
+			}
+		}
+	}
+	return nil
+}
+
+// patternSize is about the number of instructions that a pattern is compiled to, with the ranges of character classes: thousands
+// of instructions, or of ranges, are written in a few characters.
+func patternSize(re *syntax.Regexp) int {
+	size := 1
+	switch re.Op {
+	case syntax.OpLiteral:
+		size += len(re.Rune)
+	case syntax.OpCharClass:
+		size += len(re.Rune) / 8
+	default:
+	}
+	for _, sub := range re.Sub {
+		size += patternSize(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min, re.Max, 1)
+	}
+	return size
 }
 
 var (

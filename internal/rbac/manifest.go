@@ -13,13 +13,13 @@ import (
 // ServiceAccount is whom the permissions are for.
 type ServiceAccount struct{ Namespace, Name string }
 
-// roleName is the name of all its roles and bindings. It contains the namespace, so
-// that two daemons of one cluster do not share any.
+// roleName is the name of all its roles and bindings. It contains the namespace, which has
+// no dot, so that two daemons of one cluster do not share any.
 func (s ServiceAccount) roleName() string {
 	if s.Name == s.Namespace {
 		return s.Name
 	}
-	return s.Namespace + "-" + s.Name
+	return s.Namespace + "." + s.Name
 }
 
 // WriteManifest writes the roles and bindings that grant the needs to a service

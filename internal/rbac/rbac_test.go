@@ -86,6 +86,15 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// TestRolesAreOfOneAccount: the roles of two service accounts have different names, since the ones of the second would take the place of the
+// first's.
+func TestRolesAreOfOneAccount(t *testing.T) {
+	a, b := ServiceAccount{"team", "a-watcherd"}, ServiceAccount{"team-a", "watcherd"}
+	if a.roleName() == b.roleName() {
+		t.Errorf("%v and %v share %s", a, b, a.roleName())
+	}
+}
+
 // readable reads the manifest as Kubernetes would and compares it with the needs.
 func readable(t *testing.T, manifest string, needs []Need) {
 	t.Helper()
@@ -97,7 +106,7 @@ func readable(t *testing.T, manifest string, needs []Need) {
 			if err := yaml.UnmarshalStrict([]byte(doc), &binding); err != nil {
 				t.Fatal(err)
 			}
-			if s := binding.Subjects; len(s) != 1 || s[0].Name != "watcherd" || s[0].Namespace != "monitoring" || binding.RoleRef.Name != "monitoring-watcherd" {
+			if s := binding.Subjects; len(s) != 1 || s[0].Name != "watcherd" || s[0].Namespace != "monitoring" || binding.RoleRef.Name != "monitoring.watcherd" {
 				t.Errorf("binding is %+v", binding)
 			}
 			continue

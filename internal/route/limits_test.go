@@ -7,8 +7,31 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 )
+
+// TestPatternsTogether: a few characters of a pattern take thousands of instructions, and an expression may have hundreds of patterns: it is
+// refused before these are compiled, which would take gigabytes and a quarter of a minute.
+func TestPatternsTogether(t *testing.T) {
+	matches := func(pattern string, times int) string {
+		return strings.TrimSuffix(strings.Repeat(fmt.Sprintf("metadata.name.matches(%q) || ", pattern), times), " || ")
+	}
+	for expression, accepted := range map[string]bool{
+		matches(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$|(?i)^\pL+ (error|warning)$`, 60): true,
+		matches(strings.Repeat(`\pL{999}`, 4), 150):                                    false,
+		matches(strings.Repeat(`\pL{999}`, 1200), 1):                                   false,
+		matches(strings.Repeat(`\pL`, 3000), 1):                                        false,
+		matches(strings.Repeat(`\pL`, 30), 60):                                         false,
+		`regex.extract(metadata.name, "` + strings.Repeat(`a{999}`, 2000) + `") == ""`: false,
+	} {
+		testkit.Allocates(t, 100<<20, func() {
+			if _, faults := CompileCondition(expression); (faults == nil) != accepted {
+				t.Errorf("%.80s: %v", expression, faults)
+			}
+		})
+	}
+}
 
 // hugeObject has a text of so many bytes and a list of so many items.
 func hugeObject(text, items int) string {

@@ -137,8 +137,7 @@ func (m *Member) Hold(ctx context.Context) error {
 	return nil
 }
 
-// identity names the directory, so that a process knows whether the last leader was in it: the directory is locked, so
-// that leader has ended.
+// identity names the directory, so that a process knows whether the last leader was in it.
 func identity(dir, host string) (string, error) {
 	path := filepath.Join(dir, "REPLICA")
 	id, err := os.ReadFile(path)
@@ -150,6 +149,29 @@ func identity(dir, host string) (string, error) {
 		return "", fmt.Errorf("identity of the replica: %w", err)
 	}
 	return host + "/" + string(id), nil
+}
+
+// bootFile is, in a directory, the boot of the machine on which it led last.
+func bootFile(dir string) string { return filepath.Join(dir, "BOOT") }
+
+// boot identifies this machine since its start; "" if that is not known.
+func boot() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // of Linux
+	return string(id)
+}
+
+// ledHere reports whether the directory led last on this machine since its start: it is locked, so that leader has ended. A volume may
+// be taken from a machine that only seems to be lost, where its leader lives.
+func ledHere(dir string) bool {
+	last, err := os.ReadFile(bootFile(dir))
+	return err == nil && len(last) > 0 && string(last) == boot()
+}
+
+// noteBoot is called when the directory leads. If it fails, the next leader in it waits for the time-out.
+func noteBoot(dir string) {
+	if !ledHere(dir) && os.RemoveAll(bootFile(dir)) == nil { // first, as a full disk may take no more
+		_ = os.WriteFile(bootFile(dir), []byte(boot()), 0o600) // as above
+	}
 }
 
 // Lead follows the journal until this replica leads, and returns the open store. A directory that is empty, has lost keys, or lacks
@@ -220,6 +242,7 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 	m.writer, err = follow(ctx)
 	switch {
 	case err == nil:
+		noteBoot(m.cfg.Dir)
 		s, err = folder.Lead(m.writer)
 	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Position{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
@@ -439,7 +462,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 			return err
 		}
 	}
-	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
+	if err := f.folder.Apply(ctx, e.Position, e.Batch); err != nil {
 		return err
 	}
 	f.alive, f.resigned, f.full = time.Now(), e.Kind == journal.Resign, false
@@ -485,7 +508,7 @@ func (f *follower) keepUp(ctx context.Context) error {
 func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	patience := max(f.cfg.TakeOverAfter, f.reader.Silence()) // until then the leader may deliver
 	switch {
-	case f.resigned, f.State().Leader == f.id:
+	case f.resigned, f.State().Leader == f.id && ledHere(f.cfg.Dir):
 		patience = 0
 	case f.reader.At().Last == 0:
 		patience *= 2 // the first term is of a replica that has records, if there is one

@@ -417,6 +417,45 @@ func TestLeaderPosition(t *testing.T) {
 	r.end(t)
 }
 
+// TestVolumeOfALivingLeader: a replica that finds a directory on another machine than that on which it led last does not take its leader for
+// ended: the machine may only seem to be lost. It leads when that one is silent, or resigns.
+func TestVolumeOfALivingLeader(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(19, 19))
+	first, moved := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	g.takeOver = patience // above a leader's silence
+	err := os.CopyFS(moved.dir, os.DirFS(first.dir))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(moved.dir, "BOOT"), []byte("of another machine"), 0o600)
+	}
+	if err = errors.Join(err, g.lead(first)); err != nil {
+		t.Fatal(err)
+	}
+	g.open(moved, func(*standby.Config) {})
+	member, from := moved.member, first.store.JournalPosition().Last
+	led := make(chan error, 1)
+	go func() { led <- g.lead(moved) }()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		s := member.State()
+		if s.Leads || first.store.Err() != nil || time.Now().After(end) {
+			t.Fatalf("%+v beside a leader whose store has failed: %v", s, first.store.Err())
+		}
+		if !s.Heard.IsZero() && s.Last > from+2 { // it had all, and read that the leader lives
+			break
+		}
+	}
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	moved.end(t)
+}
+
 // TestAdoptBesideALeader: a store that is adopted while another replica leads takes nothing from it; it begins its journal once the other
 // has ended.
 func TestAdoptBesideALeader(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testkit"
 )
 
@@ -99,6 +100,37 @@ func TestHollowReserve(t *testing.T) {
 	}
 	if _, again := open(); !slices.Equal(again, whole) {
 		t.Errorf("room %v, was %v", again, whole)
+	}
+}
+
+// TestFollowerOfAFullDisk: what waits for room in a replica's directory ends with the caller's context.
+func TestFollowerOfAFullDisk(t *testing.T) {
+	dir, fill, _ := smallDisk(t, "96m")
+	r, err := OpenReplica(filepath.Join(dir, "store"), Options{MaxBytes: 64 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		for n := uint64(1); err == nil; n++ {
+			b := r.s.db.NewBatch()
+			if err = b.Set(layout.MetaKey(fmt.Sprint(n)), noise(900), nil); err == nil {
+				err = r.Apply(ctx, Position{First: n, Last: n, Term: 1, Sum: n}, b.Repr())
+			}
+		}
+		ended <- errors.Join(err, r.Close())
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrFailed) || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the replica waits for room, though its caller has ended")
 	}
 }
 

@@ -83,7 +83,7 @@ func (j *testJournal) apply(r *Replica) error {
 		}
 	}
 	for _, e := range j.entries[at.Last:] {
-		if err := r.Apply(e.Position, e.batch); err != nil {
+		if err := r.Apply(context.Background(), e.Position, e.batch); err != nil {
 			return err
 		}
 	}

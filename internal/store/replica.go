@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -116,8 +118,9 @@ func (s *Store) Loss() error {
 // NoteLoss has [Replica.Loss] return [ErrLoss] from the next start on: the caller cannot continue for damage.
 func (s *Store) NoteLoss() error { return s.files.NoteLoss() }
 
-// Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
-func (r *Replica) Apply(p Position, batch []byte) error {
+// Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it. On a full disk it waits for room; when
+// ctx is done, the store fails soon.
+func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 	if err := r.s.use(); err != nil {
 		return err
 	}
@@ -131,7 +134,7 @@ func (r *Replica) Apply(p Position, batch []byte) error {
 		err = setPosition(b, p)
 	}
 	if err == nil {
-		err = r.s.applyNow(b, pebble.NoSync)
+		err = r.s.applyWithin(ctx, b)
 	}
 	if err != nil {
 		return fmt.Errorf("apply entry %d of the journal: %w", p.First, err)
@@ -139,6 +142,32 @@ func (r *Replica) Apply(p Position, batch []byte) error {
 	r.s.gate.wrote(int64(b.Len()))
 	r.position = p
 	return b.Close()
+}
+
+// applyWithin is applyNow, of which a crash may undo the write. Pebble may hang in it for as long as a disk is full.
+func (s *Store) applyWithin(ctx context.Context, b *pebble.Batch) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	s.writers.Go(func() {
+		defer s.life.leave()
+		done <- s.applyNow(b, pebble.NoSync)
+	})
+	ending := ctx.Done()
+	var late <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-s.failed:
+			return s.failure
+		case <-ending:
+			ending, late = nil, time.After(closeFailedWait)
+		case <-late:
+			s.fail(fmt.Errorf("storage engine: a write does not end: %w", ctx.Err()))
+		}
+	}
 }
 
 // Lead makes the directory an open [Store] that appends to j what it writes, as [Open] does with a directory that is closed, and

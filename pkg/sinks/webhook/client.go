@@ -208,23 +208,26 @@ var metadata = []netip.Prefix{
 }
 
 // carriers are the ranges of IPv6 whose addresses lead to an IPv4 address, and at which
-// byte they hold it.
-var carriers = map[netip.Prefix]int{
-	netip.MustParsePrefix("::/96"):          12,
-	netip.MustParsePrefix("64:ff9b::/96"):   12, // NAT64
-	netip.MustParsePrefix("64:ff9b:1::/48"): 12, // NAT64, local
-	netip.MustParsePrefix("2002::/16"):      2,  // 6to4
+// bytes they hold it.
+var carriers = map[netip.Prefix][][4]int{
+	netip.MustParsePrefix("::/96"):        {{12, 13, 14, 15}},
+	netip.MustParsePrefix("64:ff9b::/96"): {{12, 13, 14, 15}}, // NAT64
+	// NAT64, local, with a prefix of 48, 56, 64 or 96 bits (RFC 6052, section 2.2)
+	netip.MustParsePrefix("64:ff9b:1::/48"): {{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}},
+	netip.MustParsePrefix("2002::/16"):      {{2, 3, 4, 5}}, // 6to4
 }
 
-// carried returns the IPv4 address that addr leads to, or addr.
-func carried(addr netip.Addr) netip.Addr {
-	for prefix, at := range carriers {
+// carried are the IPv4 addresses that addr may lead to.
+func carried(addr netip.Addr) (list []netip.Addr) {
+	for prefix, forms := range carriers {
 		if prefix.Contains(addr) {
 			b := addr.As16()
-			return netip.AddrFrom4([4]byte(b[at : at+4]))
+			for _, at := range forms {
+				list = append(list, netip.AddrFrom4([4]byte{b[at[0]], b[at[1]], b[at[2]], b[at[3]]}))
+			}
 		}
 	}
-	return addr
+	return list
 }
 
 // special are ranges that are not public and that netip has no method for.
@@ -259,7 +262,7 @@ func refuse(private bool) func(network, address string, _ syscall.RawConn) error
 		if private && !public(addr) {
 			return &privateError{addr: addr}
 		}
-		if within(addr, metadata) || within(carried(addr), metadata) {
+		if within(addr, metadata) || slices.ContainsFunc(carried(addr), func(a netip.Addr) bool { return within(a, metadata) }) {
 			return &privateError{addr: addr, metadata: true}
 		}
 		return nil

@@ -18,6 +18,8 @@ func TestAddresses(t *testing.T) {
 		"10.0.0.1:80": true, "127.0.0.1:80": true, "[fd00::1]:80": true, "169.254.169.254:80": false, "[::ffff:169.254.169.254]:80": false,
 		"[fe80::1%eth0]:80": false, "[fd00:ec2::254]:80": false, "[fd00:ec2::23]:80": false, "[fd20:ce::254]:80": false,
 		"[64:ff9b::a9fe:a9fe]:80": false, "[64:ff9b:1::a9fe:a9fe]:80": false, "[::a9fe:a9fe]:80": false, "[2002:a9fe:a9fe::]:80": false, "[64:ff9b::101:101]:80": true,
+		"[64:ff9b:1:a9fe:a9:fe00::]:80": false, "[64:ff9b:1:a9:fe:a9fe::]:80": false, "[64:ff9b:1:0:a9:fea9:fe00:0]:80": false, // with prefixes of 48, 56 and 64 bits
+		"[64:ff9b:1:101:1:100::]:80": true, "[64:ff9b:1::101:101]:80": true,
 		"168.63.129.16:80": false, "100.100.100.200:80": false,
 	} {
 		if got := refuse(false)("tcp", address, nil) == nil; got != want {

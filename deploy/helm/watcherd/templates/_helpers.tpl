@@ -22,9 +22,9 @@
 {{- $feed }}
 {{- end }}
 
-{{- /* Cluster roles have no namespace, so their name tells it. */}}
+{{- /* Cluster roles have no namespace, so their name has it; a namespace has no dot. */}}
 {{- define "watcherd.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "watcherd.fullname" .) }}
+{{- printf "%s.%s" .Release.Namespace (include "watcherd.fullname" .) }}
 {{- end }}
 
 {{- define "watcherd.selectorLabels" -}}
