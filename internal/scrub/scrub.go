@@ -259,7 +259,7 @@ func (r *Run) held() (end bool, err error) {
 		looked, changed := 0, 0
 		end = true
 		err = timer.NewTable(r.Store).Rows(nil, r.state.Key, func(key string, row *timer.Row) error {
-			if looked == ledgerStep {
+			if looked == ledgerStep || b.Size() >= r.Store.BatchBytes() {
 				end = false
 				return errEnough
 			}
@@ -294,7 +294,7 @@ func (r *Run) held() (end bool, err error) {
 
 var errEnough = errors.New("enough")
 
-// ledgerStep is how many states are rewritten between two commits.
+// ledgerStep is how many states are rewritten between two commits, at most.
 const ledgerStep = 64
 
 // recordedState is a state as it was scanned.
@@ -323,9 +323,9 @@ func (r *Run) ledger(ctx context.Context) error {
 // partition rewrites a few states of a part of the ledger, from where the last call ended.
 func (r *Run) partition(partition string, gr schema.GroupResource) (end bool, err error) {
 	var changed []recordedState
-	looked, last := 0, r.state.Key
+	looked, size, last := 0, 0, r.state.Key
 	err = r.Store.ScanStateAfter(partition, "", last, func(key string, value []byte) error {
-		if looked == ledgerStep {
+		if looked == ledgerStep || size >= r.Store.BatchBytes() {
 			return errEnough
 		}
 		looked++
@@ -336,6 +336,7 @@ func (r *Run) partition(partition string, gr schema.GroupResource) (end bool, er
 		}
 		if differs && err == nil {
 			changed = append(changed, recordedState{key, bytes.Clone(value), revised})
+			size += len(revised)
 		}
 		return nil
 	})

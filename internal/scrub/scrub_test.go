@@ -321,6 +321,57 @@ func TestLedgerWaitsForRoom(t *testing.T) {
 	})
 }
 
+// TestStatesInSmallBatches rewrites large states, and large records that a route holds, in a small store. A batch is no larger
+// than a memtable, give or take one of them: it would be on the disk several times until compactions are done.
+func TestStatesInSmallBatches(t *testing.T) {
+	t.Parallel()
+	const items = 48
+	st, err := store.Open("store", store.Options{FS: vfs.NewMem(), MaxBytes: 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	noise := make([]byte, 16<<10)
+	_, _ = rand.Read(noise)
+	dicts := compact.NewDictionaries(nil)
+	o, err := compact.NewCodec(dicts).Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"1"},"spec":{"password":"hunter2","noise":"%x"}}`, noise), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := record.Append(nil, &record.Record{Event: event.Event{
+		Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a",
+	}, Object: o.Body()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		b := st.NewBatch()
+		b.PutState(ledger.Partition(schema.GroupResource{Resource: "pods"}, ""), fmt.Sprint(i), o.AppendBinary(nil))
+		timer.Revise(b, fmt.Sprint("held by a route/", i), &timer.Row{Start: time.Now(), UID: "u"}, payload)
+		if err := st.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size, counted := len(noise), 0
+	run := New(Config{
+		Store: st, Dictionaries: dicts, Edits: hiding(t), Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
+		AtBarrier: func(do func(commit.Barrier)) error { do(commit.Barrier{}); return nil },
+		Count: func(n, _ int) {
+			if counted += n; n*size > st.BatchBytes()+size {
+				t.Errorf("%d items of more than %d bytes are a batch, with a memtable of %d", n, size, st.BatchBytes())
+			}
+		},
+	}, ledger.Scrub{Stage: Held, Resources: []string{"pods"}})
+	for range 2 {
+		if _, err := run.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if counted != 2*items {
+		t.Errorf("%d items were rewritten, want %d", counted, 2*items)
+	}
+}
+
 // TestScrubMakesRoom rewrites a log that a sink holds, and that takes most of the budget. What is overwritten takes the
 // rest: the scrub makes room of it, which neither retention nor ingest, which waits, would do.
 func TestScrubMakesRoom(t *testing.T) {
