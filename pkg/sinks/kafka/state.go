@@ -76,7 +76,7 @@ func (s *sink) readTopic(ctx context.Context, topic string, x *index) error {
 		x.rest = rest
 		s.mu.Unlock()
 	}
-	var answered answers
+	answered := answers{brokers: map[int32]bool{}} // the client fetches from the beginning
 	reader, err := kgo.NewClient(append(s.options(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: s.offsets(x)}),
 		kgo.DisableFetchSessions(), kgo.KeepRetryableFetchErrors(), kgo.WithHooks(&answered),
