@@ -208,11 +208,9 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 }
 
 // waitIngest returns when the store takes more, or with forced if the owner waits
-// for a barrier. What is done between two commits does not wait.
+// for a barrier. What is done between two commits does not wait: a wait for compactions may
+// become one for room.
 func (c *Committer) waitIngest(ctx context.Context, g *group) (forced bool, err error) {
-	if !c.store.Health().Paused {
-		return false, c.store.WaitIngest(ctx)
-	}
 	wait, cancel := context.WithCancel(ctx)
 	room := make(chan error, 1)
 	var waiting sync.WaitGroup

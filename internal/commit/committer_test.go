@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -22,6 +23,7 @@ type pausing struct {
 	*store.Store
 	mu      sync.Mutex
 	room    chan struct{} // closed when there is room; nil: there is
+	waited  chan struct{} // closed by the first WaitIngest, until which Health reports no pause; nil: it always does
 	broken  error         // of WaitIngest
 	refused error         // of Commit
 }
@@ -30,13 +32,16 @@ func (p *pausing) Health() store.Health {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.Store.Health()
-	h.Paused = p.room != nil && !isClosed(p.room)
+	h.Paused = p.room != nil && !isClosed(p.room) && (p.waited == nil || isClosed(p.waited))
 	return h
 }
 
 func (p *pausing) WaitIngest(ctx context.Context) error {
 	p.mu.Lock()
 	room, broken := p.room, p.broken
+	if p.waited != nil && !isClosed(p.waited) {
+		close(p.waited)
+	}
 	p.mu.Unlock()
 	if broken != nil {
 		return broken
@@ -126,6 +131,30 @@ func TestIngestPause(t *testing.T) {
 	close(room)
 	l.c.Flush()
 	l.Expect("added b u 2")
+}
+
+// TestPauseDuringAWait has the store without room when the committer waits already, as it does while compactions
+// are behind. A barrier and a flush do not wait for room then either.
+func TestPauseDuringAWait(t *testing.T) {
+	t.Parallel()
+	room := make(chan struct{})
+	l := newLoop(t, &pausing{room: room, waited: make(chan struct{})})
+	l.add("a", "1")
+	<-l.store.waited
+	reached := make(chan error, 1)
+	go func() { reached <- l.c.AtBarrier(func(Barrier) {}) }()
+	select {
+	case err := <-reached:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the barrier waits for room")
+	}
+	l.Expect()
+	l.c.Flush()
+	l.Expect("added a u 1")
+	close(room)
 }
 
 // counted is a job that is never over.

@@ -56,15 +56,16 @@ type Config struct {
 // Run is the work of one scrub. One goroutine uses it.
 type Run struct {
 	Config
-	state   ledger.Scrub
-	revise  *redact.Reviser
-	kept    time.Time // when state was kept last
-	changed int64     // in a round
+	state    ledger.Scrub
+	revise   *redact.Reviser
+	kept     time.Time // when state was kept last
+	changed  int64     // in a round
+	obsolete bool      // the store's files may have what was rewritten
 }
 
 // New returns the rest of the work of a scrub.
 func New(cfg Config, state ledger.Scrub) *Run {
-	return &Run{Config: cfg, state: state, revise: redact.NewReviser(cfg.Edits, cfg.Dictionaries)}
+	return &Run{Config: cfg, state: state, revise: redact.NewReviser(cfg.Edits, cfg.Dictionaries), obsolete: state.Rewritten > 0}
 }
 
 // Next carries out the present stage and goes to the one after it. It returns
@@ -124,7 +125,7 @@ const (
 // the store has no room for what it writes.
 func (r *Run) walk(ctx context.Context, step func() (end bool, err error)) error {
 	for {
-		if err := r.Store.WaitIngest(ctx); err != nil {
+		if err := r.room(ctx); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -136,6 +137,30 @@ func (r *Run) walk(ctx context.Context, step func() (end bool, err error)) error
 			return err
 		}
 	}
+}
+
+// roomAfter is how long a scrub waits for room before it makes some.
+const roomAfter = 30 * time.Second
+
+// room waits until the store has room for a step. What the scrub has overwritten counts against the budget until
+// it is compacted away, and only later writes, which wait for room as well, would have that done.
+func (r *Run) room(ctx context.Context) error {
+	for r.obsolete {
+		wait, cancel := context.WithTimeout(ctx, roomAfter)
+		err := r.Store.WaitIngest(wait)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if r.Store.Health().Reason != store.ReasonBudget {
+			continue
+		}
+		r.obsolete = false
+		if err := r.Store.EraseObsolete(ctx); err != nil {
+			return err
+		}
+	}
+	return r.Store.WaitIngest(ctx)
 }
 
 func (r *Run) rest(ctx context.Context, worked time.Duration) error {
@@ -164,6 +189,7 @@ func (r *Run) step(rewrite func(uint64, store.Rewrite) (uint64, int, bool, error
 func (r *Run) counted(n int) {
 	r.state.Rewritten += int64(n)
 	r.changed += int64(n)
+	r.obsolete = r.obsolete || n > 0
 	r.Count(n, 0)
 }
 
@@ -233,7 +259,7 @@ func (r *Run) held() (end bool, err error) {
 		looked, changed := 0, 0
 		end = true
 		err = timer.NewTable(r.Store).Rows(nil, r.state.Key, func(key string, row *timer.Row) error {
-			if looked == ledgerStep {
+			if looked == ledgerStep || b.Size() >= r.Store.BatchBytes() {
 				end = false
 				return errEnough
 			}
@@ -268,7 +294,7 @@ func (r *Run) held() (end bool, err error) {
 
 var errEnough = errors.New("enough")
 
-// ledgerStep is how many states are rewritten between two commits.
+// ledgerStep is how many states are rewritten between two commits, at most.
 const ledgerStep = 64
 
 // recordedState is a state as it was scanned.
@@ -297,9 +323,9 @@ func (r *Run) ledger(ctx context.Context) error {
 // partition rewrites a few states of a part of the ledger, from where the last call ended.
 func (r *Run) partition(partition string, gr schema.GroupResource) (end bool, err error) {
 	var changed []recordedState
-	looked, last := 0, r.state.Key
+	looked, size, last := 0, 0, r.state.Key
 	err = r.Store.ScanStateAfter(partition, "", last, func(key string, value []byte) error {
-		if looked == ledgerStep {
+		if looked == ledgerStep || size >= r.Store.BatchBytes() {
 			return errEnough
 		}
 		looked++
@@ -310,6 +336,7 @@ func (r *Run) partition(partition string, gr schema.GroupResource) (end bool, er
 		}
 		if differs && err == nil {
 			changed = append(changed, recordedState{key, bytes.Clone(value), revised})
+			size += len(revised)
 		}
 		return nil
 	})

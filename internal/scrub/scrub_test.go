@@ -3,6 +3,7 @@ package scrub
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -316,6 +317,126 @@ func TestLedgerWaitsForRoom(t *testing.T) {
 			return nil
 		}); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestStatesInSmallBatches rewrites large states, and large records that a route holds, in a small store. A batch is no larger
+// than a memtable, give or take one of them: it would be on the disk several times until compactions are done.
+func TestStatesInSmallBatches(t *testing.T) {
+	t.Parallel()
+	const items = 48
+	st, err := store.Open("store", store.Options{FS: vfs.NewMem(), MaxBytes: 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	noise := make([]byte, 16<<10)
+	_, _ = rand.Read(noise)
+	dicts := compact.NewDictionaries(nil)
+	o, err := compact.NewCodec(dicts).Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"1"},"spec":{"password":"hunter2","noise":"%x"}}`, noise), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := record.Append(nil, &record.Record{Event: event.Event{
+		Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a",
+	}, Object: o.Body()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		b := st.NewBatch()
+		b.PutState(ledger.Partition(schema.GroupResource{Resource: "pods"}, ""), fmt.Sprint(i), o.AppendBinary(nil))
+		timer.Revise(b, fmt.Sprint("held by a route/", i), &timer.Row{Start: time.Now(), UID: "u"}, payload)
+		if err := st.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size, counted := len(noise), 0
+	run := New(Config{
+		Store: st, Dictionaries: dicts, Edits: hiding(t), Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
+		AtBarrier: func(do func(commit.Barrier)) error { do(commit.Barrier{}); return nil },
+		Count: func(n, _ int) {
+			if counted += n; n*size > st.BatchBytes()+size {
+				t.Errorf("%d items of more than %d bytes are a batch, with a memtable of %d", n, size, st.BatchBytes())
+			}
+		},
+	}, ledger.Scrub{Stage: Held, Resources: []string{"pods"}})
+	for range 2 {
+		if _, err := run.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if counted != 2*items {
+		t.Errorf("%d items were rewritten, want %d", counted, 2*items)
+	}
+}
+
+// TestScrubMakesRoom rewrites a log that a sink holds, and that takes most of the budget. What is overwritten takes the
+// rest: the scrub makes room of it, which neither retention nor ingest, which waits, would do.
+func TestScrubMakesRoom(t *testing.T) {
+	const budget, size = 64 << 20, 32 << 10
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(27 * 366 * 24 * time.Hour) // the store takes earlier times for a clock that was not set
+		st, err := store.Open("store", store.Options{FS: vfs.NewMem(), MaxBytes: budget})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- st.Run(running) }()
+		defer func() {
+			stop()
+			if err := errors.Join(<-ended, st.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := st.EnsureSink("dead", store.FromNow); err != nil {
+			t.Fatal(err)
+		}
+		dicts := compact.NewDictionaries(nil)
+		codec := compact.NewCodec(dicts)
+		noise := make([]byte, size/2)
+		records := 0
+		for st.Health().Bytes < budget/2*8/10 {
+			if err := st.WaitIngest(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = rand.Read(noise)
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"1"},"spec":{"password":"hunter2","noise":"%x"}}`, noise), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			payload, err := record.Append(nil, &record.Record{Event: event.Event{
+				Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a",
+			}, Object: o.Body()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := st.NewBatch()
+			b.Append(store.Record{Time: time.Now(), Payload: payload}, []store.Route{{Sink: "dead"}})
+			if err := st.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+			records++
+		}
+		rewritten := 0
+		run := New(Config{
+			Store: st, Dictionaries: dicts, Edits: hiding(t), Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
+			Count: func(n, failed int) { rewritten += n - failed*records },
+		}, ledger.Scrub{Stage: Log, Resources: []string{"pods"}})
+		scrubbed := make(chan error, 1)
+		go func() {
+			_, err := run.Next(t.Context())
+			scrubbed <- err
+		}()
+		select {
+		case err := <-scrubbed:
+			if err != nil || rewritten != records {
+				t.Errorf("%d of %d records were rewritten, %v", rewritten, records, err)
+			}
+		case <-time.After(time.Hour):
+			t.Errorf("%d of %d records were rewritten in an hour: %+v", rewritten, records, st.Health())
 		}
 	})
 }

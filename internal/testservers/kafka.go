@@ -51,7 +51,10 @@ func (k *Kafka) Fail(topic string, code int16, count int) {
 	k.do(fmt.Sprintf(`{"do":"fail","topic":%q,"code":%d,"count":%d}`, topic, code, count))
 }
 
-// Heal ends Fail.
+// Stall keeps the broker from answering fetches.
+func (k *Kafka) Stall() { k.do(`{"do":"stall"}`) }
+
+// Heal ends Fail and Stall.
 func (k *Kafka) Heal() { k.do(`{"do":"heal"}`) }
 
 // Compact compacts the topics that are to be compacted.

@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -260,6 +261,66 @@ func TestReplayBesideALaterState(t *testing.T) {
 	want := map[string]string{events[0].PartitionKey(): event.SequenceText(events[2].Sequence)}
 	if got := state(o.stored(topic)); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the state is %v, want %v", got, want)
+	}
+}
+
+// TestReplayWhileTheTopicIsNotRead: a broker that does not answer fetches, and all else, has not shown the end of the topic.
+func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
+	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
+	c := configFor(k.Addr)
+	c.Mode, c.Timeout = kafka.State, sinks.Duration(time.Second)
+	events := sinktest.Events(3, 1)
+	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	k.Stall()
+	s := sinktest.Open(t, c)
+	again := *events[0]
+	again.Replay = true
+	if err := s.Write(t.Context(), []*event.Event{&again}); err == nil {
+		t.Error("accepted before the topic was read")
+	}
+	k.Heal()
+	for deadline := time.Now().Add(patience); ; {
+		err := s.Write(t.Context(), []*event.Event{&again})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]string{again.PartitionKey(): event.SequenceText(events[2].Sequence)}
+	if got := state(o.stored(topic)); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the state is %v, want %v", got, want)
+	}
+}
+
+// TestReplayBehindAMarker: a topic may end with what no consumer is shown, such as the marker of another program's transaction.
+func TestReplayBehindAMarker(t *testing.T) {
+	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
+	c := configFor(k.Addr)
+	c.Mode, c.Timeout = kafka.State, sinks.Duration(time.Second)
+	events := sinktest.Events(3, 1)
+	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	o.options = append(o.options, kgo.TransactionalID("another"))
+	o.do(func(ctx context.Context, c *kgo.Client) error {
+		return errors.Join(c.BeginTransaction(), c.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("{}")}).FirstErr(), c.EndTransaction(ctx, kgo.TryCommit))
+	})
+	again := *events[0]
+	again.Replay = true
+	reg := prometheus.NewRegistry()
+	if err := sinktest.Open(t, c, func(o *sinks.Options) { o.Registerer = reg }).Write(t.Context(), []*event.Event{&again}); err != nil {
+		t.Fatal(err)
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP watcherd_kafka_sink_superseded_total Events that mode state did not write, since the topic has a later state of their object.
+# TYPE watcherd_kafka_sink_superseded_total counter
+watcherd_kafka_sink_superseded_total 1
+`), "watcherd_kafka_sink_superseded_total"); err != nil {
+		t.Error(err)
 	}
 }
 

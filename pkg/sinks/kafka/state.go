@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strconv"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -75,9 +76,11 @@ func (s *sink) readTopic(ctx context.Context, topic string, x *index) error {
 		x.rest = rest
 		s.mu.Unlock()
 	}
+	answered := answers{brokers: map[int32]bool{}} // the client fetches from the beginning
 	reader, err := kgo.NewClient(append(s.options(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: s.offsets(x)}),
-		kgo.DisableFetchSessions(),
+		kgo.DisableFetchSessions(), kgo.KeepRetryableFetchErrors(), kgo.WithHooks(&answered),
+		kgo.FetchMaxWait(s.config.Timeout.Std()/4), // an empty answer comes while it is waited for
 		kgo.FetchMaxBytes(fetchBytes), kgo.FetchMaxPartitionBytes(fetchBytes/4), kgo.MaxConcurrentFetches(1),
 	)...)
 	if err != nil {
@@ -91,6 +94,7 @@ func (s *sink) readTopic(ctx context.Context, topic string, x *index) error {
 		if complete {
 			return nil
 		}
+		answered.reset()
 		quiet, err := s.poll(ctx, reader, x)
 		if err != nil {
 			return err
@@ -99,14 +103,46 @@ func (s *sink) readTopic(ctx context.Context, topic string, x *index) error {
 			continue
 		}
 		// Compaction may have removed the records before the end, of which nothing shows then. The leaders
-		// that answer have nothing more.
-		if _, err := s.extents(ctx, c, topic); err != nil {
+		// that answer a fetch without records have nothing more.
+		meta, err := s.metadata(ctx, c, topic)
+		if err != nil {
 			return err
 		}
 		s.mu.Lock()
-		clear(x.rest)
+		for _, p := range meta.Partitions {
+			if answered.by(p.Leader) {
+				delete(x.rest, p.Partition)
+			}
+		}
 		s.mu.Unlock()
 	}
+}
+
+// answers are the brokers that have answered a fetch.
+type answers struct {
+	mu      sync.Mutex
+	brokers map[int32]bool // guarded by mu
+}
+
+// OnBrokerE2E implements kgo.HookBrokerE2E.
+func (a *answers) OnBrokerE2E(broker kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if key == int16(kmsg.Fetch) && e2e.Err() == nil {
+		a.brokers[broker.NodeID] = true
+	}
+}
+
+func (a *answers) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.brokers = map[int32]bool{}
+}
+
+func (a *answers) by(broker int32) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.brokers[broker]
 }
 
 // fetchBytes is how much of a topic is in memory at once, about.

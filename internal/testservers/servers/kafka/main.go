@@ -44,7 +44,7 @@ type spec struct {
 
 // command is a line of the input.
 type command struct {
-	Do    string // fail, heal or compact
+	Do    string // fail, stall, heal or compact
 	Topic string
 	Code  int16
 	Count int
@@ -173,6 +173,7 @@ func (s *spec) accept(c *kfake.Cluster) {
 // obey reads commands until the input ends.
 func obey(c *kfake.Cluster) error {
 	var faults []*kfake.FaultHandle
+	healed := make(chan struct{})
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var cmd command
@@ -183,11 +184,19 @@ func obey(c *kfake.Cluster) error {
 		case "fail":
 			code, _ := errors.AsType[*kerr.Error](kerr.ErrorForCode(cmd.Code))
 			faults = append(faults, c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cmd.Topic, Err: code, Count: cmd.Count}))
+		case "stall":
+			until := healed
+			c.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+				c.SleepControl(func() { <-until })
+				return nil, nil, false
+			})
 		case "heal":
 			for _, f := range faults {
 				f.Remove()
 			}
 			faults = nil
+			close(healed)
+			healed = make(chan struct{})
 		case "compact":
 			c.Compact()
 		default:
