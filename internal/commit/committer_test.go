@@ -148,7 +148,7 @@ func TestPauseDuringAWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the barrier waits for room")
 	}
 	l.Expect()
