@@ -122,6 +122,9 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 	if raw == nil {
 		return true, nil // a damaged record: the states around it are not neighbours
 	}
+	if w.root != nil && rec.Event.UID != w.uid {
+		return false, nil // of an earlier object of the name: its end, or the beginning of this one, is not recorded or cannot be read
+	}
 	switch {
 	case w.root == nil: // it is deleted
 		w.Deleted = true

@@ -211,6 +211,31 @@ func TestGroupsOverUnchangedOwners(t *testing.T) {
 	})
 }
 
+// TestBlameOfALaterLife: what an object has that was found in place of a deleted one of its name was not set in the life of that one.
+func TestBlameOfALaterLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(2, time.Minute)
+		w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
+		w.rest()
+		w.cluster["a"] = w.object("a", "u2")
+		w.watch.ServerLabels = "app" // has another part of the ledger
+		w.restart(false)
+		found := w.moments[len(w.moments)-1].at
+		b, err := w.r.Blame(t.Context(), pod("a"))
+		w.must(err)
+		if b.Deleted || len(b.Fields) == 0 {
+			t.Fatalf("got %+v", b)
+		}
+		for _, f := range b.Fields {
+			if f.As != UnknownBefore || f.Sequence != 0 || !f.Before.Equal(found) {
+				t.Errorf("got %+v, want what was set before %v", f, found)
+			}
+		}
+	})
+}
+
 // TestReferencesAreBounded: what one object refers to does not make the groups of all others slow.
 func TestReferencesAreBounded(t *testing.T) {
 	var b strings.Builder
