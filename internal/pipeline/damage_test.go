@@ -340,7 +340,7 @@ func TestRepairOfTheLedger(t *testing.T) {
 			t.Errorf("%s is recorded: %t, %v", name, ok, err)
 		}
 	}
-	if damaged == 0 || damaged > n/6 {
+	if damaged > n/6 { // none, if they were listed again before
 		t.Errorf("%d pods have gaps", damaged)
 	}
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {

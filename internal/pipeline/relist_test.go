@@ -242,6 +242,9 @@ func TestRollbackOfWhatIsNotWatched(t *testing.T) {
 				l.apply(both)
 				eventually(t, "the gap of pods", func() bool { return len(l.log()[""]) == 2 })
 				l.synced()
+				if different {
+					eventually(t, "the new one", func() bool { return l.log().types("new") != "" })
+				}
 				h := l.log()
 				if got := fmt.Sprint(h[""]); got != "[gap rollback gap rollback]" {
 					t.Errorf("gaps %s", got)

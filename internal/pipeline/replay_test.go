@@ -406,7 +406,7 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 			r.adopt([]plan.Watch{committest.PodWatch(tc.after)}, tc.route)
 			proposal := retrace.ProposalOf(&plan.State{Watches: []plan.Watch{committest.PodWatch(tc.after)}, Routes: []route.Spec{tc.route}})
 			proposal.Bodies = []retrace.ProposedBody{{Sink: "sink", Body: `[object, oldObject, patch, event.summary]`}}
-			b, err := r.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, nil)
+			b, err := r.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, func(int) {})
 			if err != nil || b.Sinks[0].Matches != 3 || b.Sinks[0].BodyErrors != 0 {
 				t.Errorf("%+v, %v", b, err)
 			}
