@@ -268,12 +268,13 @@ func TestReplayBesideALaterState(t *testing.T) {
 func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
 	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
 	c := configFor(k.Addr)
-	c.Mode, c.Timeout = kafka.State, sinks.Duration(time.Second)
+	c.Mode = kafka.State
 	events := sinktest.Events(3, 1)
 	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	k.Stall()
+	c.Timeout = sinks.Duration(time.Second)
 	s := sinktest.Open(t, c)
 	again := *events[0]
 	again.Replay = true
@@ -300,7 +301,7 @@ func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
 func TestReplayBehindAMarker(t *testing.T) {
 	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
 	c := configFor(k.Addr)
-	c.Mode, c.Timeout = kafka.State, sinks.Duration(time.Second)
+	c.Mode = kafka.State
 	events := sinktest.Events(3, 1)
 	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
 		t.Fatal(err)
