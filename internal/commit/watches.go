@@ -278,11 +278,11 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 	if err != nil {
 		return err
 	}
-	leave := func(b *store.Batch, name, id string, s ledger.Selected) error {
-		return c.leave(b, name, id, s, slices.ContainsFunc(configured, func(w plan.Watch) bool { return w.Name == name }))
-	}
 	b := c.store.NewBatch()
 	defer b.Discard()
+	leave := func(name, id string, s ledger.Selected) error {
+		return c.leave(b, name, id, s, slices.ContainsFunc(configured, func(w plan.Watch) bool { return w.Name == name }))
+	}
 	for id, watches := range rules {
 		partition, namespace := ledger.SplitFeed(id)
 		parted := namespace == "" && known.Parted(partition)
@@ -303,7 +303,7 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 			if _, ok := watches[name]; ok {
 				continue
 			}
-			if err := leave(b, name, id, s); err != nil {
+			if err := leave(name, id, s); err != nil {
 				return err
 			}
 		}
@@ -326,7 +326,7 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 					}
 					s.Left = &ledger.Left{ResourceVersion: cmp.Or(cp.ResourceVersion, cp.ListVersion()), Time: cp.Time}
 				}
-				if err := leave(b, name, all, s); err != nil {
+				if err := leave(name, all, s); err != nil {
 					return err
 				}
 			}

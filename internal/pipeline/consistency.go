@@ -348,15 +348,8 @@ type restorer struct {
 // restoreLoop looks for such resources.
 func (m *Manager) restoreLoop(ctx context.Context) {
 	r := restorer{m: m}
-	tick := time.NewTicker(checkPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.look()
-		}
+	for wait.For(ctx, checkPoll) == nil {
+		r.look()
 	}
 }
 
