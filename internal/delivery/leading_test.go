@@ -45,7 +45,7 @@ func TestHoldEndsWrites(t *testing.T) {
 				return nil
 			}
 		})
-		time.Sleep(2500 * time.Millisecond)
+		time.Sleep(2*time.Second + 990*time.Millisecond) // the next one is sent sooner than Hold is asked in its turn
 		held.Store(true)
 		time.Sleep(time.Minute)
 		if sent.Load() == 0 || late.Load() > 0 {

@@ -64,21 +64,41 @@ var errHeld = errors.New("no delivery may begin now; this one is repeated")
 // heldPoll is how often Hold is asked during a write.
 const heldPoll = 100 * time.Millisecond
 
+// freeContext looks whether a delivery may begin whenever it is asked for its end, as net/http does before each request:
+// behind a stop of the process, the next request is often sooner than any timer.
+type freeContext struct {
+	context.Context
+	look func()
+}
+
+func (c freeContext) Done() <-chan struct{} {
+	c.look()
+	return c.Context.Done()
+}
+
+func (c freeContext) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
 // whileFree returns a context that ends with errHeld when Hold would wait. Call end after its last use.
 func (e *engine) whileFree(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	atOnce, done := context.WithCancel(ctx)
 	done()
+	look := func() {
+		if e.cfg.Hold(atOnce) != nil {
+			cancel(errHeld)
+		}
+	}
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
 			_ = wait.For(ctx, heldPoll) // the context is looked at next
-			if e.cfg.Hold(atOnce) != nil {
-				cancel(errHeld)
-			}
+			look()
 		}
 	})
-	return ctx, func() {
+	return freeContext{ctx, look}, func() {
 		cancel(nil)
 		watching.Wait()
 	}

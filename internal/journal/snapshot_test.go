@@ -38,20 +38,35 @@ func text(seed uint64, n int) []byte {
 
 func save(t *testing.T, j *journal.Client, at store.Position, text []byte) *journal.Snapshot {
 	t.Helper()
-	s, err := j.Save(t.Context(), dumping(at, text))
+	var s *journal.Snapshot
+	err := connected(func() (err error) {
+		s, err = j.Save(t.Context(), dumping(at, text))
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
+// connected repeats what failed as the connection was away: a busy machine loses one.
+func connected(do func() error) error {
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if err := do(); !errors.Is(err, nats.ErrReconnectBufExceeded) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 // load returns what the snapshot has; nil for none.
 func load(j *journal.Client) (got []byte, err error) {
-	s, err := j.Snapshot(context.Background())
-	if s == nil || err != nil {
-		return nil, err
-	}
-	err = j.Load(context.Background(), s, func(r io.Reader) (err error) { got, err = io.ReadAll(r); return err })
+	err = connected(func() error {
+		s, err := j.Snapshot(context.Background())
+		if s == nil || err != nil {
+			return err
+		}
+		return j.Load(context.Background(), s, func(r io.Reader) (err error) { got, err = io.ReadAll(r); return err })
+	})
 	return got, err
 }
 

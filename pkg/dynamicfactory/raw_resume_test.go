@@ -420,6 +420,7 @@ func TestRelistBehindALoss(t *testing.T) {
 		time.Sleep(time.Minute)
 		refused.Store(false)
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		is(t, "gaps", strings.Join(gaps, ","), "expired,test")
 	})
 }

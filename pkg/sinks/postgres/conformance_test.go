@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 			Config: func() sinks.Config {
 				c := postgres.NewConfig()
 				c.URL, c.Password = sinks.Secret{Env: "POSTGRES_TEST_URL"}, &sinks.Secret{Env: "POSTGRES_TEST_PASSWORD"}
-				c.TLS, c.Timeout = &sinks.TLS{CAFile: "ca.pem"}, sinks.Duration(5*time.Second)
+				c.TLS, c.Timeout = &sinks.TLS{CAFile: "ca.pem"}, sinks.Duration(30*time.Second) // one is of 24 MiB
 				return c
 			},
 			Options:  func(o *sinks.Options) { o.Dir = dir },

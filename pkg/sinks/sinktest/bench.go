@@ -137,12 +137,12 @@ func (s *opened) deliver(events []*event.Event) (poison []string) {
 	s.t.Helper()
 	deadline := time.Now().Add(patience)
 	for len(events) > 0 {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%d events were not delivered in time", len(events))
-		}
 		err := s.write(s.t.Context(), events)
 		if err == nil {
 			return poison
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%d events were not delivered in time: %v", len(events), err)
 		}
 		events, poison = s.settle(events, err, poison)
 	}
