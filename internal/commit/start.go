@@ -185,7 +185,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 // newest version: if it shows a difference, there is a gap.
 func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
-	newest, quiet, parted, partial, blind := "", "", false, false, false
+	newest, quiet, parted, partial, blind, rewound := "", "", false, false, false, false
 	var open *dynamicfactory.Gap // of a list that is not taken in, the one that begins first
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
@@ -198,11 +198,14 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			whole.Forgot = whole.Forgot || err != nil
 			return ledger.IgnoreUnreadable(err)
 		}
-		at := part.ResourceVersion
+		at, recorded := part.ResourceVersion, part.RecordedUpTo()
 		if at == "" {
 			at = part.ListVersion() // of its first list
 		}
-		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		if part.Listing != nil && part.Listing.Rewound { // the others are of the versions before the rollback
+			at, recorded, rewound = part.ListVersion(), part.ListVersion(), true
+		}
+		partial = partial || rewound || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
 		blind = blind || part.Listing != nil && part.Listing.Blind
 		if part.Gap != nil && part.Listing != nil {
 			partial = true
@@ -210,7 +213,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 				open = part.Gap
 			}
 		}
-		newest = ledger.Later(newest, part.RecordedUpTo())
+		newest = ledger.Later(newest, recorded)
 		if whole.ResourceVersion == "" || ledger.Newer(whole.ResourceVersion, at) {
 			whole.ResourceVersion, whole.Time = at, part.Time
 		}
@@ -242,10 +245,16 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		whole.Gap = &dynamicfactory.Gap{ // of the namespaces that had not come as far
 			Cause: dynamicfactory.CauseExpired, From: whole.ResourceVersion, To: newest, FromTime: whole.Time, ToTime: c.cfg.Now(),
 		}
-		if open != nil && !ledger.Newer(open.From, whole.ResourceVersion) {
+		switch {
+		case open != nil && rewound: // the versions of the two cannot be compared
+			whole.Gap.Cause, whole.Gap.From = open.Cause, open.From
+			if open.FromTime.Before(whole.Time) {
+				whole.Gap.FromTime = open.FromTime
+			}
+		case open != nil && !ledger.Newer(open.From, whole.ResourceVersion):
 			whole.Gap.From, whole.Gap.FromTime = open.From, open.FromTime
 		}
-		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest}
+		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest, Rewound: rewound}
 	default:
 		whole.Listing, whole.Recorded = &ledger.Listing{ResourceVersion: whole.ResourceVersion, Blind: blind}, newest
 		if ledger.Newer(quiet, whole.ResourceVersion) {

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -255,5 +254,39 @@ func TestRollbackOfWhatIsNotWatched(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRollbackOfLeftNamespaces sets the cluster back while a watch reads one namespace of all that it had read, and gives it all of them
+// back: the older states of the others are recorded, and so are the changes behind them at versions that were there before.
+func TestRollbackOfLeftNamespaces(t *testing.T) {
+	api := apitest.New(t)
+	api.Serve(podPath, "v1", "Pod")
+	api.Put(podPath, "a", "here", nil)
+	api.Put(podPath, "b", "there", nil)
+	api.Put(podPath, "b", "kept", nil)
+	saved := api.Save()
+	api.Advance(20)
+	api.Put(podPath, "b", "there", phase("lost"))
+	api.Put(podPath, "b", "lost", nil)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.apply(l.state(committest.PodWatch(only("a"))))
+	eventually(t, "a watch of the namespace", func() bool { return api.Watches(podPath) == 1 && l.m.informerList()[0].Key.Namespace == "a" })
+	api.Restore(saved)
+	api.Cut()
+	eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+	api.Put(podPath, "a", "here", phase("1"))
+	eventually(t, "a change", func() bool { return l.log().types("here") == "sync updated" })
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	api.Put(podPath, "b", "there", phase("1"))
+	l.caughtUp()
+	h := l.log()
+	for name, want := range map[string]string{"here": "sync updated", "there": "sync updated updated", "kept": "sync", "lost": "sync deleted", "": "gap gap"} {
+		if got := h.types(name); got != want {
+			t.Errorf("%q: %q, want %s", name, h[name], want)
+		}
 	}
 }
