@@ -158,6 +158,16 @@ func (r *rig) now(c change) change {
 	return c
 }
 
+// note makes the rules of feeds durable.
+func (r *rig) note(rules given) error {
+	b := r.Store.NewBatch()
+	defer b.Discard()
+	if err := r.c.noteSelections(b, rules, nil); err != nil {
+		return err
+	}
+	return r.Store.Commit(b)
+}
+
 // meant is a watch's answer for a part of the ledger that it means.
 func meant(*plan.Watch) bool { return true }
 

@@ -54,7 +54,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			s := r.feed(pods)
 			r.running = nil
 			r.commit(addedTo(s, r.edited(s, raw)))
-			if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+			if err := r.note(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
 			r.Events()
@@ -96,7 +96,7 @@ func TestFarewellOfDamagedStates(t *testing.T) {
 	s := r.liveFeed()
 	r.commit(addedTo(s, r.Object("a", "u1", "3")), addedTo(s, r.Object("b", "u2", "4")))
 	r.damaged(s, "a")
-	if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+	if err := r.note(givenBy([]*Feed{s})); err != nil {
 		t.Fatal(err)
 	}
 	r.Events()

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -47,7 +48,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 			if !ok || gr != s.Key.GVR.GroupResource() || reads[reading{watch, partition}] || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
 				continue
 			}
-			left, err := c.leftAt(id, given.Left)
+			left, err := c.leftAt(id, given)
 			if err != nil {
 				return err
 			}
@@ -62,7 +63,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 	}
 	for _, s := range start {
 		for _, h := range s.Watches() {
-			if known.Gave(s.Partition, h.Watch.Name) && (s.synced || len(s.ahead) > 0) { // ahead: taken over from feeds of its namespaces
+			if gave(known, s.Partition, h.Watch.Name, s.ahead) && (s.synced || len(s.ahead) > 0) { // ahead: taken over from feeds of its namespaces
 				continue
 			}
 			if err := look(s, h.Watch.Name); err != nil {
@@ -72,7 +73,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 	}
 	for s, watches := range stay {
 		for _, a := range s.added(watches) {
-			if known.Gave(s.Partition, a.watch.Watch.Name) {
+			if gave(known, s.Partition, a.watch.Watch.Name, nil) {
 				continue
 			}
 			if err := look(s, a.watch.Watch.Name); err != nil {
@@ -83,20 +84,45 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 	return all, nil
 }
 
-// leftAt is where a watch had come to that is not fed by a feed any more: as it is noted, or else the feed's checkpoint. nil: it was
-// given nothing.
-func (c *Committer) leftAt(id string, noted *ledger.Left) (*ledger.Left, error) {
-	if noted != nil {
-		return noted, nil
+// gave reports whether a watch was given objects of a partition, and has not left it. ahead is what a feed that is about to start takes
+// over from those of namespaces; nil: nothing.
+func gave(known ledger.Selections, partition, watch string, ahead map[string]string) (was bool) {
+	whole := ledger.FeedID(partition, "")
+	for id, watches := range known {
+		given, ok := watches[watch]
+		if !ok || given.Left != nil || !strings.HasPrefix(id, whole) || id == whole && given.Former && known.Parted(partition) { // others have read parts of it since
+			continue
+		}
+		if _, in := ledger.SplitFeed(id); len(ahead) > 0 && in != "" && ledger.Later(ahead[in], ahead[""]) == "" {
+			return false // that one has not taken in its first list, behind which a gap is reported
+		}
+		was = true
+	}
+	return was
+}
+
+// leftAt is where a watch had come to that is not fed by a feed any more: as it is noted, or else the feed's checkpoint. Its time is zero
+// if it was given a part of a first list alone. nil: it was given nothing.
+func (c *Committer) leftAt(id string, given ledger.Selected) (*ledger.Left, error) {
+	if given.Left != nil {
+		return given.Left, nil
 	}
 	cp, _, err := c.ledger.Checkpoint(id)
+	left := ledger.Left{ResourceVersion: cp.ResourceVersion, Time: cp.Time}
 	switch {
 	case ledger.IgnoreUnreadable(err) != nil:
 		return nil, err
-	case err == nil && !cp.Synced:
+	case err != nil || cp.Synced || cp.Ahead != nil || cp.Forgot:
+	case cp.Gap != nil: // behind it is what it has taken over from feeds of namespaces
+		if left.Time = cp.Gap.FromTime; cp.Listing == nil || !cp.Listing.Rewound {
+			left.ResourceVersion = cp.Gap.From
+		}
+	case cp.RecordedUpTo() == "":
 		return nil, nil
+	default:
+		left = ledger.Left{ResourceVersion: cp.RecordedUpTo()}
 	}
-	return &ledger.Left{ResourceVersion: cp.ResourceVersion, Time: cp.Time}, nil
+	return &left, nil
 }
 
 // leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch is not configured any more.
@@ -105,7 +131,7 @@ func (c *Committer) leave(b *store.Batch, watch, id string, given ledger.Selecte
 		b.DeleteMeta(ledger.SelectionKey(watch, id))
 		return nil
 	}
-	left, err := c.leftAt(id, given.Left)
+	left, err := c.leftAt(id, given)
 	switch {
 	case err != nil:
 		return err
@@ -138,7 +164,7 @@ func (x movedWatches) process(g *group) error {
 // reportMoved reports what is not known of the time between the last commit of other parts of the ledger and what the feed's part has.
 func (g *group) reportMoved(s *Feed, at time.Time) error {
 	version := cmp.Or(s.first, s.saved.ResourceVersion)
-	if s.synced {
+	if s.synced || s.ahead != nil { // or it leaves out what is recorded behind its list
 		version = s.saved.RecordedUpTo()
 	}
 	if sub := s.informer(); sub != nil {
@@ -147,7 +173,7 @@ func (g *group) reportMoved(s *Feed, at time.Time) error {
 	for _, m := range s.moved {
 		concerns := func(h WatchRef) bool { return h.Watch.Name == m.name }
 		for namespace, left := range m.from {
-			if left.ResourceVersion != "" && !ledger.Newer(version, left.ResourceVersion) {
+			if left.ResourceVersion != "" && (left.ResourceVersion == version || ledger.Newer(left.ResourceVersion, version)) {
 				continue // all that it was not given comes yet
 			}
 			gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, Namespace: namespace, From: left.ResourceVersion, To: version, FromTime: left.Time, ToTime: at}

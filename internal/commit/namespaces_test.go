@@ -303,7 +303,7 @@ func TestForgottenLabelsAmidASnapshot(t *testing.T) {
 			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 			s.recordedForm = s.Form
 			r.commit(addedTo(s, r.Object("a", "u1", "2")))
-			if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+			if err := r.note(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
 			r.Events()
@@ -352,7 +352,7 @@ func TestRelabelAndOtherRules(t *testing.T) {
 				r.add(addedTo(s, r.Object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
 			}
 			r.commit()
-			if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+			if err := r.note(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
 			r.Events()
@@ -498,7 +498,7 @@ func TestCarriedRulesExpire(t *testing.T) {
 // served: its recorded objects leave, also a watch that was still being given them.
 func TestRelabelWhileNotServed(t *testing.T) {
 	for name, note := range map[string]func(r *rig, s *Feed) error{
-		"given": func(r *rig, s *Feed) error { return r.c.noteSelections(givenBy([]*Feed{s}), nil) },
+		"given": func(r *rig, s *Feed) error { return r.note(givenBy([]*Feed{s})) },
 		"being given": func(r *rig, s *Feed) error {
 			return r.c.durable([]*snapshot{newSnapshot(s, s.Watches()[0])}, nil)
 		},

@@ -81,6 +81,7 @@ type snapshot struct {
 	only  func(sink string) bool // nil: every sink the watch leads to
 	sink  string                 // the one that only admits; "": there is none
 	began uint64                 // the first sequence that its events may have; a part of their IDs
+	moved bool                   // the watch comes from another part of the ledger
 
 	// delivered are the objects that the watch was given since the snapshot began. They are
 	// left out. nil: nothing is.

@@ -189,14 +189,14 @@ func (r givenRules) after(before ledger.Selected, parted bool) ledger.Selected {
 
 // oweSelections notes of watches that are about to be given objects, and of which no
 // rules are known, that they were not: an end before they are must not look like the
-// first start.
+// first start. Those that moved are noted with their gap, and others are known then.
 func (c *Committer) oweSelections(b *store.Batch, jobs []*snapshot) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
 	}
 	for _, j := range jobs {
-		if j.sink != "" {
+		if j.sink != "" || j.moved {
 			continue
 		}
 		_, own := known[j.feed.ID][j.watch.Watch.Name]
@@ -270,16 +270,24 @@ func (g *group) oweUnfollowed(namespace string, move *relabel, feeds []*Feed) er
 	return nil
 }
 
+// selectionsNote has the rules of feeds noted.
+type selectionsNote struct {
+	feeds      []*Feed
+	configured []plan.Watch
+}
+
+func (x *selectionsNote) process(g *group) error {
+	return g.c.noteSelections(g.batch, givenBy(x.feeds), x.configured)
+}
+
 // noteSelections makes the rules of running feeds durable. Those of parts of a
 // feed are of no use any more, and those of a feed that others took the place of are former ones. Of the configured watches that
 // a feed feeds no more, it stays where they had come to.
-func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
+func (c *Committer) noteSelections(b *store.Batch, rules given, configured []plan.Watch) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
 	}
-	b := c.store.NewBatch()
-	defer b.Discard()
 	leave := func(name, id string, s ledger.Selected) error {
 		return c.leave(b, name, id, s, slices.ContainsFunc(configured, func(w plan.Watch) bool { return w.Name == name }))
 	}
@@ -293,7 +301,7 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 				before, ok = known[ledger.FeedID(partition, "")][name]
 			}
 			if !ok && now.partly {
-				continue // it is noted: see oweSelections
+				before.Owed = true // as oweSelections notes it
 			}
 			if next := now.after(before, parted); !own || !reflect.DeepEqual(before, next) {
 				next.Put(b, name, id)
@@ -319,14 +327,7 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 				if _, ok := rules[all][name]; ok || known[all][name].Left != nil {
 					continue
 				}
-				if s.Left == nil { // its checkpoint has gone into that of the whole
-					cp, _, err := c.ledger.Checkpoint(all)
-					if ledger.IgnoreUnreadable(err) != nil {
-						return err
-					}
-					s.Left = &ledger.Left{ResourceVersion: cmp.Or(cp.ResourceVersion, cp.ListVersion()), Time: cp.Time}
-				}
-				if err := leave(name, all, s); err != nil {
+				if err := leave(name, all, s); err != nil { // its checkpoint has gone into that of the whole
 					return err
 				}
 			}
@@ -337,7 +338,7 @@ func (c *Committer) noteSelections(rules given, configured []plan.Watch) error {
 			}
 		}
 	}
-	return ledger.StoreError(c.store.Commit(b), "note selections")
+	return nil
 }
 
 // DueMeta and the name of a sink say that the sink begins with a snapshot, which has not
@@ -406,6 +407,7 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 			j := newSnapshot(a.feed, a.watch)
 			j.was = a.was
 			j.began = began[j.remember().key()]
+			j.moved = slices.ContainsFunc(x.moved, func(m movedWatch) bool { return m.feed == a.feed && m.name == a.watch.Watch.Name })
 			x.snapshots = append(x.snapshots, j)
 		}
 	}
@@ -452,12 +454,7 @@ func (b Barrier) Change(x *WatchesChange) error {
 		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
-	if len(x.moved) > 0 {
-		if err := b.g.commitAlone(x.moved); err != nil {
-			return err
-		}
-	}
-	return b.g.c.noteSelections(givenBy(x.feeds), x.watches) // before a snapshot ends, and notes them itself
+	return b.g.commitAlone(x.moved, &selectionsNote{x.feeds, x.watches}) // before a snapshot ends, and notes them itself
 }
 
 // noteKept makes durable that feeds keep the history by other rules than before, which readers of the history go by, before

@@ -16,7 +16,7 @@ func TestEndBeforeAWiderSourceGives(t *testing.T) {
 	r.watches = []plan.Watch{committest.PodWatch(func(w *plan.Watch) { w.Name = "other" })}
 	parts := []*Feed{r.feedIn(pods, "a"), r.feedIn(pods, "b")}
 	r.watches = other
-	if err := r.c.noteSelections(givenBy(parts), nil); err != nil {
+	if err := r.note(givenBy(parts)); err != nil {
 		t.Fatal(err)
 	}
 	s := r.feed(pods)
@@ -24,7 +24,7 @@ func TestEndBeforeAWiderSourceGives(t *testing.T) {
 	if err := r.c.durable([]*snapshot{j}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.c.noteSelections(given{s.ID: {"w": {partly: true}}}, nil); err != nil {
+	if err := r.note(given{s.ID: {"w": {partly: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if gained, err := r.c.addedBefore([]*Feed{s}); err != nil || len(gained) != 1 {
@@ -39,7 +39,7 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	r.running = nil
 	r.commit(addedTo(s, r.Object("a", "u1", "2")))
-	if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+	if err := r.note(givenBy([]*Feed{s})); err != nil {
 		t.Fatal(err)
 	}
 	r.Expect("added a u1 2")
@@ -63,7 +63,7 @@ func TestSelectorComesAndGoes(t *testing.T) {
 	r := newRig(t, disk(), committest.PodWatch(inProd))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	r.running = nil
-	if err := r.c.noteSelections(givenBy([]*Feed{s}), nil); err != nil {
+	if err := r.note(givenBy([]*Feed{s})); err != nil {
 		t.Fatal(err)
 	}
 	r.watches = []plan.Watch{committest.PodWatch()}

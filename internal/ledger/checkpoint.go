@@ -339,13 +339,3 @@ func (all Selections) Parted(partition string) bool {
 	}
 	return false
 }
-
-// Gave reports whether a watch was given objects of a partition, and has not left it.
-func (all Selections) Gave(partition, watch string) bool {
-	for id, watches := range all {
-		if given, ok := watches[watch]; ok && given.Left == nil && strings.HasPrefix(id, FeedID(partition, "")) {
-			return true
-		}
-	}
-	return false
-}

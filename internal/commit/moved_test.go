@@ -1,0 +1,198 @@
+package commit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// selecting is a watch by a selector of the API server.
+func selecting(name, labels string) plan.Watch {
+	return committest.PodWatch(func(w *plan.Watch) { w.Name, w.ServerLabels, w.Fingerprint = name, labels, labels })
+}
+
+// part is the feed of a part of the ledger, of a namespace or all, that was prepared.
+func (r *rig) part(labels, namespace string) *Feed {
+	r.Helper()
+	r.watches = []plan.Watch{selecting("w", labels)}
+	s := r.feedIn(pods, namespace)
+	if err := r.c.Prepare(s); err != nil {
+		r.Fatal(err)
+	}
+	return s
+}
+
+// noted are the rules of watches of a feed, as it noted them when it ran.
+func (r *rig) noted(s *Feed, watches ...string) {
+	r.Helper()
+	b := r.Store.NewBatch()
+	defer b.Discard()
+	for _, w := range watches {
+		selectedBy(s, s.Watches()[0].Watch).Put(b, w, s.ID)
+	}
+	if err := r.Store.Commit(b); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// gapsFrom are the versions from which gaps are reported.
+func (r *rig) gapsFrom() (from []string) {
+	r.Helper()
+	for _, e := range r.Events() {
+		if e.Gap != nil {
+			from = append(from, fmt.Sprint(e.Gap.Watch, " ", e.Gap.FromResourceVersion))
+		}
+	}
+	return from
+}
+
+func (r *rig) expectGaps(want ...string) {
+	r.Helper()
+	if diff := cmp.Diff(want, r.gapsFrom()); diff != "" {
+		r.Errorf("gaps (-want +got):\n%s", diff)
+	}
+}
+
+// lists has a feed that has begun take in its first list.
+func (r *rig) lists(s *Feed, version string) {
+	r.Helper()
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: version, End: 1}, checkpoints: map[uint64]string{1: version}})
+	r.commit(listedBy(s, r.Object("listed", "u", version).WithPosition(1)), &feedSynced{feed: s})
+}
+
+// TestWatchMovesBeforeItsListIsTakenIn has a watch move to another part of the ledger before the list of the one that it leaves was taken
+// in: what it was given may be gone by then.
+func TestWatchMovesBeforeItsListIsTakenIn(t *testing.T) {
+	earlier := ledger.Checkpoint{ResourceVersion: "20", Synced: true, Time: now.Add(-time.Hour)}
+	for name, tc := range map[string]struct {
+		left, earlier ledger.Checkpoint
+		want          []string
+	}{
+		"nothing of it":                     {},
+		"nothing of it, and an earlier one": {ledger.Checkpoint{Time: now}, earlier, []string{"w 20"}},
+		"a part":                            {ledger.Checkpoint{Time: now, Listing: &ledger.Listing{ResourceVersion: "50"}}, ledger.Checkpoint{}, []string{"w 50"}},
+		"a part, and all of an earlier one": {ledger.Checkpoint{Time: now, Listing: &ledger.Listing{ResourceVersion: "50"}}, earlier, []string{"w 20"}},
+		"taken over from namespaces": {ledger.Checkpoint{
+			ResourceVersion: "40", Time: now, Sweeping: true, Listing: &ledger.Listing{ResourceVersion: "40"}, Ahead: map[string]string{"ns": "50"},
+		}, earlier, []string{"w 40"}},
+		"taken over from namespaces amid a list": {ledger.Checkpoint{
+			Time: now, Sweeping: true, Listing: &ledger.Listing{ResourceVersion: "50"}, Gap: &dynamicfactory.Gap{From: "40", FromTime: now},
+		}, earlier, []string{"w 40"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk())
+			for labels, cp := range map[string]ledger.Checkpoint{"tier=a": tc.left, "tier=0": tc.earlier} {
+				if cp.Time.IsZero() {
+					continue
+				}
+				s := r.part(labels, "")
+				r.save(s, cp)
+				r.noted(s, "w")
+			}
+			s := r.part("tier=b", "")
+			r.begin(s, true, selecting("w", "tier=b"))
+			r.lists(s, "100")
+			r.expectGaps(tc.want...)
+		})
+	}
+}
+
+// TestEndBeforeAMoveIsReported ends the process between the notes of a reload and its barrier: the gap of a watch that comes to what another
+// reads is reported by the next start, once.
+func TestEndBeforeAMoveIsReported(t *testing.T) {
+	r := newRig(t, disk())
+	left := r.part("tier=a", "")
+	r.save(left, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now})
+	r.noted(left, "w")
+	both := []plan.Watch{selecting("v", "tier=b"), selecting("w", "tier=b")}
+	s := r.part("tier=b", "")
+	r.save(s, ledger.Checkpoint{ResourceVersion: "100", Synced: true, Form: s.Form})
+	r.noted(s, "v")
+	s = r.part("tier=b", "")
+	r.begin(s, true, both[0])
+	if _, err := r.c.PrepareChange(&plan.State{Watches: both}, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&both[0]), NewWatchRef(&both[1])}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range [][]string{{"w 50"}, nil} {
+		s = r.part("tier=b", "")
+		r.begin(s, true, both...)
+		r.expectGaps(want...)
+	}
+}
+
+// TestWatchReturnsToWhatOthersReadInPart has a watch of all namespaces move to another part of the ledger while another watch reads on one
+// of the namespaces of the one that it left, and return.
+func TestWatchReturnsToWhatOthersReadInPart(t *testing.T) {
+	r := newRig(t, disk())
+	whole := r.part("tier=a", "")
+	r.save(whole, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now, Form: whole.Form})
+	r.noted(whole, "w", "v")
+	v, away, back := selecting("v", "tier=a"), selecting("w", "tier=b"), selecting("w", "tier=a")
+	v.Namespaces = []string{"ns"}
+	in, other := r.part("tier=a", "ns"), r.part("tier=b", "")
+	if err := r.c.HandOverCheckpoints([]*Feed{in}); err != nil {
+		t.Fatal(err)
+	}
+	vRef, awayRef := NewWatchRef(&v), NewWatchRef(&away)
+	in.watches.Store(&[]WatchRef{vRef})
+	other.watches.Store(&[]WatchRef{awayRef})
+	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, []*Feed{in, other}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Barrier{r.group}).Change(x); err != nil {
+		t.Fatal(err)
+	}
+	r.lists(other, "60")
+	r.expectGaps("w 50")
+	r.save(in, ledger.Checkpoint{ResourceVersion: "70", Synced: true, Time: now, Form: in.Form})
+	s := r.part("tier=a", "")
+	r.succeeds(s)
+	r.change([]plan.Watch{v, back}, s, true, v, back)
+	r.lists(s, "80")
+	r.expectGaps("w 60")
+}
+
+// TestWatchMovesToTwoNamespaces has a watch of two namespaces move to another part of the ledger, and become one of all namespaces before
+// the list of the second was taken in.
+func TestWatchMovesToTwoNamespaces(t *testing.T) {
+	r := newRig(t, disk())
+	for _, ns := range []string{"a", "b"} {
+		s := r.part("tier=a", ns)
+		r.save(s, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now})
+		r.noted(s, "w")
+		s = r.part("tier=b", ns)
+		r.save(s, map[string]ledger.Checkpoint{
+			"a": {ResourceVersion: "60", Synced: true, Time: now},
+			"b": {Listing: &ledger.Listing{ResourceVersion: "60"}, Time: now},
+		}[ns])
+		r.noted(s, "w")
+	}
+	s := r.part("tier=b", "")
+	r.succeeds(s)
+	r.begin(s, true, selecting("w", "tier=b"))
+	r.lists(s, "70")
+	if from := r.gapsFrom(); len(from) == 0 {
+		t.Error("no gap")
+	}
+}
+
+// TestWatchMovesToOtherVersions has a watch move to what an API serves whose versions cannot be compared.
+func TestWatchMovesToOtherVersions(t *testing.T) {
+	r := newRig(t, disk())
+	left := r.part("tier=a", "")
+	r.save(left, ledger.Checkpoint{ResourceVersion: "x5", Synced: true, Time: now})
+	r.noted(left, "w")
+	s := r.part("tier=b", "")
+	r.begin(s, true, selecting("w", "tier=b"))
+	r.lists(s, "x7")
+	r.expectGaps("w x5")
+}
