@@ -21,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -436,9 +437,10 @@ func (g *group) putCheckpoints() error {
 		}
 		at := g.c.cfg.Now()
 		next := s.checkpoint(sub, at)
-		if next.Same(s.saved) {
+		if next.Same(s.saved) && !(s.doubted && sub.Watch().State == dynamicfactory.StateWatching) {
 			continue
 		}
+		s.doubted = false
 		next.Time = s.knownUntil(sub, next.ResourceVersion, at)
 		s.saved = next
 		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(s.saved))

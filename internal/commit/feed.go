@@ -252,6 +252,8 @@ type progress struct {
 	codec        *compact.Codec        // of former states; nil until one is needed
 	historySince time.Time             // see ledger.Checkpoint
 
+	doubted bool // the saved checkpoint may be marked: see setBack
+
 	moved []movedWatch // to be reported when the first list is taken in
 
 	gaining []*snapshot // that leave out what is delivered meanwhile

@@ -94,15 +94,36 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	return g.report(s, gap, at)
 }
 
-// setBack has feeds that do not run, and have come further than the version to which the cluster was set back, begin with the list of that:
-// it may have passed theirs when they run again, and nothing would show.
+// setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
+// it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
-	runs := map[string]bool{s.ID: true}
+	watching := map[string]bool{s.ID: true}
 	for _, other := range g.c.cfg.Running() {
-		runs[other.ID] = true
+		sub := other.informer()
+		watching[other.ID] = other == s || sub != nil && sub.Watch().State == dynamicfactory.StateWatching
+		other.doubted = other.doubted || !watching[other.ID]
+		for _, m := range other.moved {
+			for namespace, left := range m.from {
+				m.from[namespace] = upTo(left, gap.To)
+			}
+		}
+	}
+	known, err := g.c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	for id, watches := range known {
+		for name, given := range watches {
+			if given.Left == nil || upTo(*given.Left, gap.To) == *given.Left {
+				continue
+			}
+			left := upTo(*given.Left, gap.To)
+			given.Left = &left
+			given.Put(g.batch, name, id)
+		}
 	}
 	return g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
-		if runs[feed] || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
+		if watching[feed] || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
 			return nil
 		}
 		lost := *gap
@@ -115,6 +136,14 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))
 		return nil
 	})
+}
+
+// upTo is where a watch had come to if versions behind one do not count.
+func upTo(left ledger.Left, version string) ledger.Left {
+	if ledger.Newer(left.ResourceVersion, version) {
+		left.ResourceVersion = ""
+	}
+	return left
 }
 
 // short reports whether a gap is not reported if its list shows no difference. The monotonic

@@ -185,6 +185,40 @@ func TestWatchMovesToTwoNamespaces(t *testing.T) {
 	}
 }
 
+// TestWatchMovesAfterARollback sets the cluster back between a watch's last change and its first of another part of the ledger, the versions
+// of which are earlier ones.
+func TestWatchMovesAfterARollback(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		t.Run(fmt.Sprint("its feed has begun: ", begun), func(t *testing.T) {
+			r := newRig(t, disk())
+			left := r.part("tier=a", "")
+			r.save(left, ledger.Checkpoint{ResourceVersion: "500", Synced: true, Time: now, Form: left.Form})
+			r.noted(left, "w", "v")
+			left = r.part("tier=a", "")
+			r.begin(left, true, selecting("v", "tier=a"), selecting("w", "tier=a"))
+			r.change([]plan.Watch{selecting("v", "tier=a"), selecting("w", "tier=b")}, left, false, selecting("v", "tier=a"))
+			r.running = []*Feed{left}
+			s := r.part("tier=b", "")
+			begin := func() {
+				t.Helper()
+				r.change([]plan.Watch{selecting("v", "tier=a"), selecting("w", "tier=b")}, s, true, selecting("w", "tier=b"))
+				r.running = append(r.running, s)
+			}
+			if begun {
+				begin()
+			}
+			left.Subscribed(&informer{})
+			r.commit(&gapFound{feed: left, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "500", To: "300", FromTime: now, ToTime: now}})
+			r.expectGaps("v 500")
+			if !begun {
+				begin()
+			}
+			r.lists(s, "310")
+			r.expectGaps("w ")
+		})
+	}
+}
+
 // TestWatchMovesToOtherVersions has a watch move to what an API serves whose versions cannot be compared.
 func TestWatchMovesToOtherVersions(t *testing.T) {
 	r := newRig(t, disk())

@@ -2,8 +2,10 @@ package pipeline
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,5 +290,68 @@ func TestRollbackOfLeftNamespaces(t *testing.T) {
 		if got := h.types(name); got != want {
 			t.Errorf("%q: %q, want %s", name, h[name], want)
 		}
+	}
+}
+
+// TestRollbackOfWhatCannotBeWatched sets the cluster back while a resource must not be read, and has it pass the version that the resource had
+// come to while nothing runs: its watch does not resume from there.
+func TestRollbackOfWhatCannotBeWatched(t *testing.T) {
+	for name, passed := range map[string]bool{"it is allowed in a later life": true, "it is allowed again": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				saved := api.Save()
+				api.Advance(1)
+				api.Put(widgetPath, "ns", "w", phase("lost"))
+				api.Put(widgetPath, "ns", "lost", nil)
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				l.checkpointed("widgets.example.com#", "v1")
+				var forbidden atomic.Bool
+				forbidden.Store(true)
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !forbidden.Load() || r.URL.Path != widgetPath {
+						return false
+					}
+					apitest.Fail(w, http.StatusForbidden, "Forbidden")
+					return true
+				})
+				api.Cut()
+				eventually(t, "the widgets are not watched", func() bool { return api.Watches(widgetPath) == 0 })
+				time.Sleep(10 * time.Minute)
+				api.Restore(saved)
+				api.Cut()
+				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+				time.Sleep(time.Minute)
+				if passed {
+					l.stop()
+					api.Advance(20)
+				}
+				forbidden.Store(false)
+				for range 2 { // once it is known, there is no second gap
+					if passed {
+						l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+						l.apply(both)
+					}
+					eventually(t, "the state of before", func() bool { return l.log().types("w") == "sync updated" })
+					l.checkpointed("widgets.example.com#", "v1")
+					time.Sleep(time.Minute)
+					h := l.log()
+					if got := fmt.Sprint(h[""], h.types("lost")); got != "[gap rollback gap rollback]sync deleted" {
+						t.Errorf("got %s", got)
+					}
+					if passed {
+						l.stop()
+					}
+				}
+			})
+		})
 	}
 }
