@@ -341,7 +341,10 @@ func TestRollbackOfWhatCannotBeWatched(t *testing.T) {
 						l.apply(both)
 					}
 					eventually(t, "the state of before", func() bool { return l.log().types("w") == "sync updated" })
-					l.checkpointed("widgets.example.com#", "v1")
+					eventually(t, "its list is durable", func() bool {
+						cp, ok, err := l.m.ledger.Checkpoint("widgets.example.com#")
+						return err == nil && ok && cp.Synced && cp.Gap == nil && cp.Listing == nil
+					})
 					time.Sleep(time.Minute)
 					h := l.log()
 					if got := fmt.Sprint(h[""], h.types("lost")); got != "[gap rollback gap rollback]sync deleted" {

@@ -227,6 +227,7 @@ func (w *stream) request(ctx context.Context) error {
 	defer func() { _ = s.interruptible(nil) }() // fails with a cancel function only
 	resp, err := w.open(ctx, cancel)
 	if err != nil {
+		s.suspectSince(time.Now()) // the next request may be long after, as where it is forbidden
 		return err
 	}
 	defer resp.body.Close()
