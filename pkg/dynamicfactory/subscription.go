@@ -93,7 +93,8 @@ type Subscription struct {
 // The end of ctx closes the subscription without waiting; Close waits for the last
 // callback. The values of ctx, such as a logger, go to the informer that is started.
 //
-// Errors are ErrShutdown, ErrNoClient, ErrNoHandler and a *KeyError.
+// Errors are ErrShutdown, ErrNoClient, ErrNoHandler, a *KeyError, and the cause of a ctx
+// that has ended.
 func (f *Factory) Subscribe(ctx context.Context, k Key, h cache.ResourceEventHandler) (*Subscription, error) {
 	if err := f.admits(ctx, &k, h); err != nil {
 		return nil, err
