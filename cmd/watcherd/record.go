@@ -492,9 +492,6 @@ func (f *storeFlag) reading(to *adminFlags, run func(*cobra.Command, []string) e
 		if inner := filepath.Join(dir, recordedStore); isFolder(inner) {
 			dir = inner
 		}
-		if !isFolder(dir) { // which opening would make
-			return fmt.Errorf("--store: %s is not a folder", dir)
-		}
 		log, err := (&logFlags{format: "text", level: "error"}).logger(cmd.ErrOrStderr())
 		if err != nil {
 			return err

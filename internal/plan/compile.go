@@ -142,9 +142,6 @@ func compileAdmin(a config.Admin) Admin {
 
 func item(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }
 
-// defaultBatchBytes bounds a batch where neither the file nor the kind does.
-const defaultBatchBytes = 1 << 20
-
 func (k *compiler) sink(i int) Sink {
 	c := &k.config.Sinks[i]
 	s := Sink{
@@ -194,10 +191,6 @@ func settingsOf(d sinks.Delivery, c *config.Sink) sinks.Delivery {
 	}
 	if n := c.Concurrency; n != nil {
 		d.Concurrency = *n
-	}
-	d.MaxEvents, d.Concurrency = max(d.MaxEvents, 1), max(d.Concurrency, 1)
-	if d.MaxBytes <= 0 {
-		d.MaxBytes = defaultBatchBytes
 	}
 	return d
 }

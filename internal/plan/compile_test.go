@@ -122,7 +122,7 @@ sinks:
 		OnOversize: delivery.OversizeTruncate, StartFrom: plan.StartSnapshot,
 	}, {
 		Name: "c", Kind: "console", Config: &console{}, Format: sinks.CloudEvents, BatchMode: true,
-		Delivery:   sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
+		Delivery:   sinks.Delivery{MaxEvents: 2},
 		Retry:      delivery.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
 		OnOversize: delivery.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}}

@@ -206,8 +206,8 @@ func (r *Replica) Close() error {
 // no store, or an empty one.
 func LeaveJournal(dir string, o Options) error {
 	o = o.withDefaults()
-	if _, err := o.FS.Stat(engine.DataPath(o.FS, dir)); err != nil { // OpenReplica would make one
-		return fmt.Errorf("%s is not a store: %w", dir, err)
+	if err := engine.Exists(o.FS, dir); err != nil { // OpenReplica would make one
+		return err
 	}
 	r, err := OpenReplica(dir, o)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -64,6 +65,9 @@ type Store struct {
 	lastCommit  atomic.Int64  // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64  // Unix nanoseconds of the commit in progress; 0 = none
 }
+
+// Exists returns an error unless there is a store in dir, which Open would create.
+func Exists(dir string) error { return engine.Exists(vfs.Default, dir) }
 
 // Open opens or creates the store in dir, which is made with mode 0700. It fails with
 // ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat, ErrNewerFormat (wrapped) or the error

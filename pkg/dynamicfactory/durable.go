@@ -94,7 +94,7 @@ type DurableSubscription struct {
 // informer of its own. The informer has no resync period, and holds *compact.Object
 // regardless of WithCompactStore.
 //
-// Errors are ErrShutdown, ErrNoHandler and a *KeyError.
+// Errors are those of Subscribe.
 func (f *RESTFactory) SubscribeDurable(ctx context.Context, k Key, h cache.ResourceEventHandler, o DurableOptions) (*DurableSubscription, error) {
 	if err := f.admits(ctx, &k, h); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func Example() {
 }
 
 // Handlers share an informer: one list, one watch and one cache for all of them.
-// Each is told what exists first.
+// Each receives what exists first.
 func ExampleFactory_Subscribe() {
 	cfg, stop := exampleCluster()
 	defer stop()

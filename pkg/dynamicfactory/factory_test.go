@@ -425,6 +425,27 @@ func TestSubscriptionsAndForResourceShareInformers(t *testing.T) {
 	is(t, "stopped by Shutdown", fresh.Informer().IsStopped(), true)
 }
 
+// The status of a subscription is that of its informer in the list of all.
+func TestStatusCountsSubscriptions(t *testing.T) {
+	f := dynamicfactory.New(fakeClient(deployment("ns", "a")))
+	defer f.Shutdown()
+	var subs []*dynamicfactory.Subscription
+	for range 3 {
+		sub, err := f.Subscribe(t.Context(), dynamicfactory.Key{GVR: deployments}, cache.ResourceEventHandlerFuncs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-sub.Synced()
+		subs = append(subs, sub)
+		is(t, "subscriptions", sub.Status().Subscriptions, len(subs))
+		is(t, "subscriptions in the list", f.Statuses()[0].Subscriptions, len(subs))
+	}
+	subs[0].Close()
+	subs[0].Close()
+	is(t, "subscriptions behind a Close", subs[1].Status().Subscriptions, 2)
+	is(t, "those of a closed one", subs[0].Status().Subscriptions, 2)
+}
+
 // Subscribing and closing from all sides neither races nor leaks.
 func TestSubscriptionsFromAllSides(t *testing.T) {
 	f := dynamicfactory.New(fakeClient(deployment("ns", "a"), deployment("ns", "b")))

@@ -30,12 +30,13 @@ type informer struct {
 	size   size
 
 	// Guarded by Factory.mu.
-	pinned  bool // ForResource has returned it: it stays in the factory
-	started bool // Start has been called
-	owners  int
-	cancel  context.CancelFunc // nil: not started
-	ended   bool               // cancel was called
-	done    chan struct{}      // closed when all goroutines have ended
+	pinned        bool // ForResource has returned it: it stays in the factory
+	started       bool // Start has been called
+	owners        int
+	subscriptions int                // of the factory's subs
+	cancel        context.CancelFunc // nil: not started
+	ended         bool               // cancel was called
+	done          chan struct{}      // closed when all goroutines have ended
 }
 
 var _ informers.GenericInformer = (*informer)(nil)

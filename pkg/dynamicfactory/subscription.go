@@ -93,7 +93,8 @@ type Subscription struct {
 // The end of ctx closes the subscription without waiting; Close waits for the last
 // callback. The values of ctx, such as a logger, go to the informer that is started.
 //
-// Errors are ErrShutdown, ErrNoClient, ErrNoHandler and a *KeyError.
+// Errors are ErrShutdown, ErrNoClient, ErrNoHandler, a *KeyError, and the cause of a ctx
+// that has ended.
 func (f *Factory) Subscribe(ctx context.Context, k Key, h cache.ResourceEventHandler) (*Subscription, error) {
 	if err := f.admits(ctx, &k, h); err != nil {
 		return nil, err
@@ -142,6 +143,7 @@ func (f *Factory) register(ctx context.Context, s *Subscription) bool {
 		return false
 	}
 	f.subs[s] = struct{}{}
+	s.informer.subscriptions++
 	bound := make(chan struct{})
 	s.unbind = context.AfterFunc(ctx, func() {
 		<-bound
@@ -172,7 +174,10 @@ func (s *Subscription) join(ctx context.Context, h cache.ResourceEventHandler) e
 func (f *Factory) leave(s *Subscription) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.subs, s)
+	if _, ok := f.subs[s]; ok {
+		delete(f.subs, s)
+		s.informer.subscriptions--
+	}
 	if f.releaseLocked(s.informer) {
 		return s.informer.done
 	}
@@ -212,7 +217,7 @@ func (s *Subscription) Lister() cache.GenericLister { return s.informer.Lister()
 func (s *Subscription) Synced() <-chan struct{} { return s.registration.HasSyncedChecker().Done() }
 
 // Status returns the status of the informer.
-func (s *Subscription) Status() Status { return s.informer.status() }
+func (s *Subscription) Status() Status { return s.factory.status(s.informer) }
 
 // State is the activity of an informer.
 type State = rawwatch.State
@@ -247,29 +252,29 @@ type Status struct {
 // Statuses returns the status of every informer, in the order of their keys.
 func (f *Factory) Statuses() []Status {
 	f.mu.Lock()
-	subscriptions := map[*informer]int{}
+	all := map[*informer]struct{}{}
 	for _, i := range f.informers {
-		subscriptions[i] = 0
+		all[i] = struct{}{}
 	}
 	for _, i := range f.custom {
-		subscriptions[i] = 0
+		all[i] = struct{}{}
 	}
 	for s := range f.subs {
-		subscriptions[s.informer]++
+		all[s.informer] = struct{}{}
 	}
 	f.mu.Unlock()
-	statuses := make([]Status, 0, len(subscriptions))
-	for i, n := range subscriptions {
-		s := i.status()
-		s.Subscriptions = n
-		statuses = append(statuses, s)
+	statuses := make([]Status, 0, len(all))
+	for i := range all {
+		statuses = append(statuses, f.status(i))
 	}
 	slices.SortFunc(statuses, func(a, b Status) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return statuses
 }
 
-func (i *informer) status() Status {
-	s := Status{Key: i.key}
+func (f *Factory) status(i *informer) Status {
+	f.mu.Lock()
+	s := Status{Key: i.key, Subscriptions: i.subscriptions}
+	f.mu.Unlock()
 	s.Objects, s.Bytes = i.size.of(i.shared.GetStore())
 	if i.source == nil {
 		s.ResourceVersion = i.shared.LastSyncResourceVersion()

@@ -321,9 +321,9 @@ func HeaderValue(s string) string {
 // The scope is what makes two feeds of one object differ in content (a pinned
 // version, server-side selectors); it is empty for the default. Where no change of the object led to the event, the scope ends with what did: a namespace's
 // version, or the position at which a snapshot began.
-func ID(clusterUID string, t Type, r Resource, scope, uid, version string) string {
+func ID(cluster string, t Type, r Resource, scope, uid, version string) string {
 	h := sha256.New()
-	for _, part := range [...]string{"watcherd/1", clusterUID, string(t), r.Group, r.Resource, scope, uid, version} {
+	for _, part := range [...]string{"watcherd/1", cluster, string(t), r.Group, r.Resource, scope, uid, version} {
 		h.Write([]byte(part))
 		h.Write([]byte{0})
 	}

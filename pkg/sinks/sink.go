@@ -98,13 +98,13 @@ type Options struct {
 // of the Write, and so is a nil body. Others need not: each event has a body of its own ([event.Event.Body]).
 type Join func(events []*event.Event) (body []byte, contentType string, err error)
 
-// Delivery is how events are handed to a sink: the `batch`, `retry` and
-// `concurrency` blocks of the configuration.
+// Delivery is how events are passed to a sink: the `batch` and `concurrency` of the
+// configuration.
 type Delivery struct {
-	MaxEvents   int           // events in one Write, at least 1
-	MaxBytes    int           // bytes of encoded events in one Write, about
+	MaxEvents   int           // events in one Write; 0: 1
+	MaxBytes    int           // bytes of encoded events in one Write, about; 0: 1 MiB
 	MaxWait     time.Duration // how long an incomplete batch waits for more events; 0: not at all
-	Concurrency int           // lanes by object, at least 1
+	Concurrency int           // lanes by object; 0: 1
 }
 
 // Format is how an event is encoded.

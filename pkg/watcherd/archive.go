@@ -36,6 +36,9 @@ import (
 // meanwhile. Nothing is trimmed, and what the configuration that was accepted last hides stays hidden. Answers about times
 // after the last record and checkpoint, and after until, are not complete.
 func ReadStore(ctx context.Context, dir string, until time.Time, log *slog.Logger, f func(ctx context.Context, api http.RoundTripper) error) (err error) {
+	if err := store.Exists(dir); err != nil { // Open would make one
+		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
 	st, err := store.Open(dir, store.Options{Logger: log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)

@@ -125,9 +125,9 @@ func (o *Options) setDefaults() error {
 
 // Run runs the daemon until ctx is done, which is a clean end and returns nil, or
 // until it cannot keep its promises any more. [ErrConfig], [ErrStoreOpen] and
-// [ErrStore] distinguish the causes that need different actions; any other error is
-// of the start: a port is taken, the API server is another cluster than the store's.
-// An unavailable API server is not an error.
+// [ErrStore] distinguish the causes that need different actions. Any other error is that of
+// Options.Foreground, or one that a person must correct: a port is taken, or the API server is
+// another cluster than the store's, which may also show later. An unavailable API server is not an error.
 func Run(ctx context.Context, o Options) error { return run(ctx, o, openStore) }
 
 // opener opens a store without a journal.
@@ -592,7 +592,7 @@ var errForeground = errors.New("the foreground has ended")
 
 // The errors that callers distinguish; the command turns each into an exit code.
 var (
-	// ErrConfig: the configuration is not valid. Nothing was started.
+	// ErrConfig: the configuration is not valid. No watch and no sink was started.
 	ErrConfig = errors.New("configuration is not valid")
 	// ErrStoreOpen: the store cannot be opened. It was left as it is.
 	ErrStoreOpen = errors.New("the store cannot be opened")

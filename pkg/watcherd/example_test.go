@@ -14,8 +14,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
-// A program that runs the daemon with the built-in kinds of sinks until it is told
-// to stop.
+// A program that runs the daemon with the built-in kinds of sinks until a signal
+// stops it.
 func ExampleRun() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

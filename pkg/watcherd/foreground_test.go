@@ -111,8 +111,13 @@ func TestForeground(t *testing.T) {
 	if !errors.Is(err, failure) {
 		t.Errorf("ReadStore: %v", err)
 	}
-	if err := read(t.TempDir(), nil); !errors.Is(err, watcherd.ErrStoreOpen) {
-		t.Errorf("ReadStore of an empty folder: %v", err)
+	for name, dir := range map[string]string{"an empty folder": t.TempDir(), "no folder": filepath.Join(t.TempDir(), "none")} {
+		if err := read(dir, nil); !errors.Is(err, watcherd.ErrStoreOpen) {
+			t.Errorf("ReadStore of %s: %v", name, err)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
+			t.Errorf("ReadStore of %s leaves %v, %v", name, left, err)
+		}
 	}
 }
 

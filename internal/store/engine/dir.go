@@ -397,6 +397,14 @@ func (d *Dir) Close() error { return d.lock.Close() }
 // DataPath returns the directory of Pebble's files in that of a store.
 func DataPath(fsys vfs.FS, dir string) string { return fsys.PathJoin(dir, dataDir) }
 
+// Exists returns an error unless there is a store in a directory.
+func Exists(fsys vfs.FS, dir string) error {
+	if _, err := fsys.Stat(DataPath(fsys, dir)); err != nil {
+		return fmt.Errorf("%s is not a store: %w", dir, err)
+	}
+	return nil
+}
+
 // LockDir locks a directory until the closer is closed or the process ends.
 func LockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(fsys.PathJoin(dir, lockFile))

@@ -251,8 +251,8 @@ type inspection struct {
 }
 
 func open(fsys vfs.FS, dir string) (*inspection, error) {
-	if _, err := fsys.Stat(engine.DataPath(fsys, dir)); err != nil {
-		return nil, fmt.Errorf("%s is not a store: %w", dir, err)
+	if err := engine.Exists(fsys, dir); err != nil {
+		return nil, err
 	}
 	lock, err := engine.LockDir(fsys, dir)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {

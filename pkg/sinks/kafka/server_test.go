@@ -231,6 +231,15 @@ func start(t *testing.T, spec testservers.KafkaSpec, settings ...string) (*tests
 	return k, o
 }
 
+// startState is start with a compacted topic, and a block of mode state.
+func startState(t *testing.T) (*testservers.Kafka, *observer, *kafka.Config) {
+	t.Helper()
+	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
+	c := configFor(k.Addr)
+	c.Mode = kafka.State
+	return k, o, c
+}
+
 // certificates writes files for the tls block into a folder, and returns what a server presents.
 func certificates(t *testing.T, dir string, ca *testca.Authority) (cert, key string) {
 	t.Helper()

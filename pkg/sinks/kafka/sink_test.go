@@ -167,9 +167,7 @@ func state(records []*kgo.Record) map[string]string {
 // TestState follows objects through mode state: deletions and objects that leave the selection become
 // tombstones, gaps are not written, and a replay changes nothing, in a new process too.
 func TestState(t *testing.T) {
-	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
-	c := configFor(k.Addr)
-	c.Mode = kafka.State
+	k, o, c := startState(t)
 	reg := prometheus.NewRegistry()
 	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Registerer = reg })
 	events := sinktest.Events(40, 10)
@@ -234,9 +232,7 @@ watcherd_kafka_sink_superseded_total 60
 
 // TestReplayIntoEmptyTopic: an object that the topic does not have is written.
 func TestReplayIntoEmptyTopic(t *testing.T) {
-	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
-	c := configFor(k.Addr)
-	c.Mode = kafka.State
+	_, o, c := startState(t)
 	e := sinktest.Event(0, 0)
 	e.Replay = true
 	if err := sinktest.Open(t, c).Write(t.Context(), []*event.Event{e}); err != nil {
@@ -250,9 +246,7 @@ func TestReplayIntoEmptyTopic(t *testing.T) {
 // TestReplayBesideALaterState: an event that is replayed behind a later one of its object, in one batch with it,
 // is not written.
 func TestReplayBesideALaterState(t *testing.T) {
-	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
-	c := configFor(k.Addr)
-	c.Mode = kafka.State
+	_, o, c := startState(t)
 	events := sinktest.Events(3, 1)
 	events[0].Replay = true
 	if err := sinktest.Open(t, c).Write(t.Context(), []*event.Event{events[1], events[2], events[0]}); err != nil {
@@ -266,9 +260,7 @@ func TestReplayBesideALaterState(t *testing.T) {
 
 // TestReplayWhileTheTopicIsNotRead: a broker that does not answer fetches, and all else, has not shown the end of the topic.
 func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
-	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
-	c := configFor(k.Addr)
-	c.Mode = kafka.State
+	k, o, c := startState(t)
 	events := sinktest.Events(3, 1)
 	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
 		t.Fatal(err)
@@ -282,15 +274,7 @@ func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
 		t.Error("accepted before the topic was read")
 	}
 	k.Heal()
-	for deadline := time.Now().Add(patience); ; {
-		err := s.Write(t.Context(), []*event.Event{&again})
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	deliver(t, s, []*event.Event{&again})
 	want := map[string]string{again.PartitionKey(): event.SequenceText(events[2].Sequence)}
 	if got := state(o.stored(topic)); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the state is %v, want %v", got, want)
@@ -299,9 +283,7 @@ func TestReplayWhileTheTopicIsNotRead(t *testing.T) {
 
 // TestReplayBehindAMarker: a topic may end with what no consumer is shown, such as the marker of another program's transaction.
 func TestReplayBehindAMarker(t *testing.T) {
-	k, o := start(t, testservers.KafkaSpec{}, "cleanup.policy", "compact")
-	c := configFor(k.Addr)
-	c.Mode = kafka.State
+	_, o, c := startState(t)
 	events := sinktest.Events(3, 1)
 	if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
 		t.Fatal(err)
