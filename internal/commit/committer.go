@@ -48,6 +48,8 @@ type Store interface {
 	Health() store.Health
 	// Partitions are the parts of the ledger.
 	Partitions() []string
+	// Ingests reports whether WaitIngest need not wait.
+	Ingests() bool
 	// WaitIngest returns when ingest is not paused.
 	WaitIngest(ctx context.Context) error
 	// BatchBytes is how large a batch may become before it is committed.
@@ -212,6 +214,9 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 // for a barrier. What is done between two commits does not wait: a wait for compactions may
 // become one for room.
 func (c *Committer) waitIngest(ctx context.Context, g *group) (forced bool, err error) {
+	if c.store.Ingests() {
+		return false, ctx.Err()
+	}
 	wait, cancel := context.WithCancel(ctx)
 	room := make(chan error, 1)
 	var waiting sync.WaitGroup

@@ -187,6 +187,9 @@ func (s *Store) BatchBytes() int {
 	return int(engine.MemTableBytes(s.gate.limits.MaxBytes))
 }
 
+// Ingests reports whether WaitIngest need not wait. It does not block.
+func (s *Store) Ingests() bool { return s.Err() == nil && !s.gate.closed() }
+
 // WaitIngest returns nil once the store is below its budget, the disk has room and
 // compactions keep up, else the context's error, ErrFailed or ErrClosed. Call it before
 // each batch, while Run runs.
