@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -152,13 +153,14 @@ const maxLogged = 512
 
 // accept lets a client run a command and logs who asked for what before it begins, so
 // that the log has it even if the daemon dies of it. A request has no secrets, unless it is a
-// configuration, which may also be sent as YAML by mistake: no command reads anything but JSON.
+// configuration, which may also be sent as YAML by mistake: no command reads anything but JSON. Its path
+// may have a slash at the end, by which it is no command.
 func (s *Server) accept(who caller, r *http.Request) *Problem {
 	if !who.commands {
 		s.log.Warn("command refused", s.trail(who, r)...)
 		return problemf(http.StatusForbidden, "the %s is for reading; commands need the token of admin.auth.commandTokenFile or a name of admin.auth.commandNames", who.name)
 	}
-	if r.URL.Path == "/api/v1/backtest" || r.URL.Path == "/api/v1/plan" || r.Header.Get("Content-Type") != "application/json" {
+	if last := path.Base(r.URL.Path); last == "backtest" || last == "plan" || r.Header.Get("Content-Type") != "application/json" {
 		s.log.Info("command accepted", s.trail(who, r)...)
 		return nil
 	}

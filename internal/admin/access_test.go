@@ -158,9 +158,11 @@ func TestCommandsAreLogged(t *testing.T) {
 	if log.lines("command accepted", "POST /api/v1/backtest") == nil || log.lines("pager-k3y") != nil {
 		t.Errorf("a backtest is not in the log, or its configuration is: %q", log.lines("backtest"))
 	}
-	f.ask(http.MethodPost, f.base+"/api/v1/plan", `{"configuration":"sinks: [{name: pager-k3y}]"}`, "Content-Type", "application/json", "Authorization", "Bearer c0mmand")
-	if log.lines("command accepted", "POST /api/v1/plan") == nil || log.lines("pager-k3y") != nil {
-		t.Errorf("a plan is not in the log, or its configuration is: %q", log.lines("plan"))
+	for _, path := range []string{"/api/v1/plan", "/api/v1/plan/"} {
+		f.ask(http.MethodPost, f.base+path, `{"configuration":"sinks: [{name: pager-k3y}]"}`, "Content-Type", "application/json", "Authorization", "Bearer c0mmand")
+		if log.lines("command accepted", "POST "+path) == nil || log.lines("pager-k3y") != nil {
+			t.Errorf("%s: a plan is not in the log, or its configuration is: %q", path, log.lines("plan"))
+		}
 	}
 	f.ask(http.MethodPost, f.base+"/api/v1/reload", `sinks: [{name: pager-k3y}]`, "Content-Type", "application/yaml", "Authorization", "Bearer c0mmand")
 	if log.lines("pager-k3y") != nil {

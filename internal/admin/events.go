@@ -23,6 +23,9 @@ const (
 
 	// writeTimeout is how long a reader may take for what is sent at once.
 	writeTimeout = 30 * time.Second
+
+	// askAgain is how often a stream asks whether its reader may still have it: its token may have been replaced.
+	askAgain = keepAlive
 )
 
 // Names of the stream's events that are no events of the log.
@@ -64,7 +67,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
-	st := &stream{w: w, rc: http.NewResponseController(w), metrics: s.metrics}
+	st := &stream{w: w, rc: http.NewResponseController(w), metrics: s.metrics, asked: time.Now(), refused: func() *Problem {
+		_, p := s.authenticate(r)
+		return p
+	}}
 	_ = st.rc.SetReadDeadline(time.Time{}) // the request is read; see limited
 	st.run(ctx, s.cfg.Log, q)
 	if ctx.Err() != nil && r.Context().Err() == nil {
@@ -79,8 +85,11 @@ type stream struct {
 	rc      *http.ResponseController
 	metrics *metrics
 	buf     []byte
-	err     error // of the first write that failed; nothing is written after it
+	err     error // of the first write that failed, or why the stream has ended; nothing is written after it
 	wrote   time.Time
+
+	refused func() *Problem // why the reader may not have the stream any more
+	asked   time.Time       // when that was called, or the stream began
 }
 
 // run sends what q asks for until that is done, ctx is, or the reader is gone.
@@ -149,8 +158,17 @@ func (st *stream) resume(log Log, after, next uint64) uint64 {
 }
 
 // idle shows a reader that has heard nothing for a while that the stream is there, by the id
-// after which it would resume: others may have been left out since the last one.
+// after which it would resume: others may have been left out since the last one. It ends the stream of one that may not have it any more.
 func (st *stream) idle(after uint64) {
+	if st.err == nil && time.Since(st.asked) >= askAgain {
+		st.asked = time.Now()
+		if p := st.refused(); p != nil {
+			st.send(0, StreamEnd, marshal(map[string]any{"reason": p.Error()}))
+			st.flush()
+			st.err = cmp.Or(st.err, error(p))
+			return
+		}
+	}
 	if time.Since(st.wrote) >= keepAlive {
 		st.buf = fmt.Appendf(st.buf, "id: %d\n\n", after)
 		st.flush()

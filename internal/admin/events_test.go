@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -230,6 +233,55 @@ func TestOvertakenByRetention(t *testing.T) {
 	}
 }
 
+// TestStreamsEndWithTheirToken: a stream that was opened with a token which is replaced ends soon, busy or idle, and sends
+// nothing after that.
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	for _, path := range []string{"/api/v1/events", "/api/v1/events?view=feed", "/api/v1/events?name=other"} {
+		for _, rate := range []int{0, 1000} {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fixture{t: t, stopping: make(chan struct{})}
+				file := filepath.Join(t.TempDir(), "token")
+				if err := os.WriteFile(file, []byte("first"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				m, err := newMetrics(prometheus.NewRegistry())
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := &Server{
+					cfg: Config{Access: Access{ReadTokenFile: file}, Log: busyLog{fixture: f, begin: time.Now(), rate: rate}, Stopping: f.stopping}, log: slog.New(slog.DiscardHandler),
+					metrics: m, streams: make(chan struct{}, 1), unreadable: map[string]string{},
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+				r.Header.Set("Authorization", "Bearer first")
+				w, done := httptest.NewRecorder(), make(chan error, 1)
+				go func() { done <- s.events(w, r) }()
+				time.Sleep(time.Minute) // of fake time
+				select {
+				case err := <-done:
+					t.Fatalf("%s: the stream of a good token ended: %v", path, err)
+				default:
+				}
+				if err := os.WriteFile(file, []byte("second"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				replaced := time.Now()
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(replaced); took > 2*askAgain {
+					t.Errorf("%s, %d a second: the stream ended after %s", path, rate, took)
+				}
+				if body := w.Body.String(); !strings.HasSuffix(body, "\n\n") || !strings.HasPrefix(body[strings.LastIndex(body[:len(body)-2], "\n\n")+2:], "event: end\ndata: {\"reason\":\"the token is not") {
+					t.Errorf("%s, %d a second: the stream ended with %q", path, rate, body[max(0, len(body)-300):])
+				}
+			})
+		}
+	}
+}
+
 // aMinuteOf is what a stream of a busyLog sends in a minute.
 func aMinuteOf(t *testing.T, log busyLog, q *streamQuery) string {
 	t.Helper()
@@ -240,7 +292,7 @@ func aMinuteOf(t *testing.T, log busyLog, q *streamQuery) string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := httptest.NewRecorder()
-	st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
+	st := &stream{w: w, rc: http.NewResponseController(w), metrics: m, asked: time.Now(), refused: func() *Problem { return nil }}
 	log.begin = time.Now()
 	st.run(ctx, log, q)
 	return w.Body.String()

@@ -235,22 +235,29 @@ func (p *parts) Bounds() (first, last uint64) {
 	return s.First, s.Last
 }
 
-// readAhead is how many records are read from the log at once.
-const readAhead = 256
+const (
+	readAhead = 256     // records that are read from the log at once
+	readBytes = 4 << 20 // about what their events take at once, which may be a thousand times their records
+)
 
 func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]admin.Logged, error) {
 	items, err := p.d.store.ReadLog(after, readAhead)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]admin.Logged, len(items))
+	out, size := make([]admin.Logged, len(items)), 0
 	for i, it := range items {
+		if size > readBytes {
+			return out[:i], nil
+		}
 		out[i].Sequence = it.Sequence
 		if it.Unreadable {
 			out[i].Err = store.ErrUnreadable
 			continue
 		}
-		out[i].Event, out[i].Err = p.reader.LogEvent(it, keep)
+		if out[i].Event, out[i].Err = p.reader.LogEvent(it, keep); out[i].Event != nil {
+			size += out[i].Event.Size()
+		}
 	}
 	return out, nil
 }

@@ -3,14 +3,22 @@ package watcherd
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -92,5 +100,64 @@ func TestNamesWithoutAGroup(t *testing.T) {
 			t.Errorf("a short name of another resource means %v", k.Resource)
 		}
 		slices.Reverse(all)
+	}
+}
+
+// TestEventsReadAtOnceAreBounded: a stream has a few events of large objects in memory, though their
+// records are a thousandth of that.
+func TestEventsReadAtOnceAreBounded(t *testing.T) {
+	st, err := store.Open(t.TempDir(), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dicts := compact.NewDictionaries(nil)
+	const large, events = 1 << 20, 20
+	o, err := compact.NewCodec(dicts).Encode(fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"5"},"data":{"a":%q}}`, strings.Repeat("a", large)), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := st.NewBatch()
+	for range events {
+		payload, err := record.Append(nil, &record.Record{
+			Event:  event.Event{ID: "00ff", Type: event.Updated, Time: time.Now(), Resource: event.Resource{Version: "v1", Resource: "configmaps"}, Namespace: "ns", Name: "a"},
+			Object: o.Body(), OldObject: o.Body(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Append(store.Record{Time: time.Now(), Payload: payload}, nil)
+	}
+	if err := st.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := query.New(query.Config{Store: st, Inflater: &record.Inflater{Dictionaries: dicts}, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := parts{d: &daemon{store: st}, reader: reader}
+	read := 0
+	for after := uint64(0); read < events; {
+		list, err := p.Read(after, func(*event.Event, []string) bool { return true })
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%d of %d events were read: %v", read, events, err)
+		}
+		size := 0
+		for _, l := range list {
+			if l.Err != nil || len(l.Event.Object) < large || len(l.Event.OldObject) < large {
+				t.Fatalf("event %d: %v, %v", l.Sequence, l.Event, l.Err)
+			}
+			size += l.Event.Size()
+			after = l.Sequence
+		}
+		if size > 7<<20 {
+			t.Fatalf("%d events of %d bytes at once", len(list), size)
+		}
+		read += len(list)
 	}
 }
