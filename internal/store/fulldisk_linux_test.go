@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testkit"
 )
@@ -124,6 +125,40 @@ func TestFollowerOfAFullDisk(t *testing.T) {
 		}
 		ended <- errors.Join(err, r.Close())
 	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrFailed) || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the replica waits for room, though its caller has ended")
+	}
+}
+
+// TestEraseOnAFullDisk is that for what a scrub asks of a replica, whose memtables are full but for the last one.
+func TestEraseOnAFullDisk(t *testing.T) {
+	dir, fill, _ := smallDisk(t, "96m")
+	r, err := OpenReplica(filepath.Join(dir, "store"), Options{MaxBytes: 64 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	for n := uint64(1); r.s.db.Metrics().MemTable.Count < engine.MemTables; n++ {
+		b := r.s.db.NewBatch()
+		if err := b.Set(layout.MetaKey(fmt.Sprint(n)), noise(900), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Apply(t.Context(), Position{First: n, Last: n, Term: 1, Sum: n}, b.Repr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged := r.s.db.Metrics().WAL.BytesIn
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(r.Erase(ctx), r.Close()) }()
+	eventually(t, "it writes into the log", func() bool { return r.s.db.Metrics().WAL.BytesIn > logged })
+	cancel()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, ErrFailed) || !errors.Is(err, context.Canceled) {

@@ -134,7 +134,7 @@ func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 		err = setPosition(b, p)
 	}
 	if err == nil {
-		err = r.s.applyWithin(ctx, b)
+		err = r.s.within(ctx, func() error { return r.s.applyNow(b, pebble.NoSync) })
 	}
 	if err != nil {
 		return fmt.Errorf("apply entry %d of the journal: %w", p.First, err)
@@ -144,15 +144,15 @@ func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 	return b.Close()
 }
 
-// applyWithin is applyNow, of which a crash may undo the write. Pebble may hang in it for as long as a disk is full.
-func (s *Store) applyWithin(ctx context.Context, b *pebble.Batch) error {
+// within returns what do returns. Pebble may hang in it for as long as a disk is full: when ctx is done, the store fails soon.
+func (s *Store) within(ctx context.Context, do func() error) error {
 	if err := s.use(); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	s.writers.Go(func() {
 		defer s.life.leave()
-		done <- s.applyNow(b, pebble.NoSync)
+		done <- do()
 	})
 	ending := ctx.Done()
 	var late <-chan time.Time
@@ -179,6 +179,11 @@ func (r *Replica) Lead(j Journal) (*Store, error) {
 	}
 	r.s.startSequence() // Run may come late
 	return r.s, nil
+}
+
+// Erase is [Store.EraseObsolete]; see Apply for a full disk.
+func (r *Replica) Erase(ctx context.Context) error {
+	return r.s.within(ctx, func() error { return r.s.EraseObsolete(ctx) })
 }
 
 // Sync makes durable what was applied, and measures the directory.

@@ -221,6 +221,3 @@ func verifySeed(ctx context.Context, db *pebble.DB, end dumpEnd, want Position) 
 	}
 	return nil
 }
-
-// Erase is [Store.EraseObsolete].
-func (r *Replica) Erase(ctx context.Context) error { return r.s.EraseObsolete(ctx) }

@@ -82,6 +82,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	if !s.connected() {
@@ -93,7 +94,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 	if err != nil {
 		return err
 	}
-	w := &write{sink: s, client: c, batch: batch, records: s.records(batch)}
+	w := &write{caller: caller, sink: s, client: c, batch: batch, records: s.records(batch)}
 	w.run(ctx)
 	return w.failed.Err()
 }
@@ -107,6 +108,7 @@ func (s *sink) connected() bool {
 
 // write is one batch in flight.
 type write struct {
+	caller  context.Context //nolint:containedctx // of Write
 	sink    *sink
 	client  *kgo.Client
 	batch   []*event.Event
@@ -241,6 +243,13 @@ func (w *write) skip(i int) bool {
 // broker refused together with others; every other failure is recorded.
 func (w *write) produce(ctx context.Context, due []int) (refused []int) {
 	if len(due) == 0 {
+		return nil
+	}
+	// Write's context may look for its end only when it is asked, which one made of it is not.
+	if err := w.caller.Err(); err != nil {
+		for _, i := range due {
+			w.fail(i, w.sink.classify(w.caller, fmt.Errorf("write to topic %s: %w", w.records[i].Topic, err)))
+		}
 		return nil
 	}
 	f := &flight{left: len(due), errs: make([]error, len(due)), landed: make(chan struct{})}

@@ -436,6 +436,42 @@ func TestOneTopicMissing(t *testing.T) {
 	}
 }
 
+// askedContext looks for its end when it is asked for it, as that of a replica which may lead no more.
+type askedContext struct {
+	context.Context
+	look func()
+}
+
+func (c askedContext) Done() <-chan struct{} {
+	c.look()
+	return c.Context.Done()
+}
+
+func (c askedContext) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+// TestEndBetweenChunks: a replica that was stopped while it wrote, and leads no more, writes nothing that it has not begun.
+func TestEndBetweenChunks(t *testing.T) {
+	k := testservers.StartKafka(t, testservers.KafkaSpec{})
+	o := observe(t, k.Addr)
+	o.makeTopic(topic, 1, "max.message.bytes", "20000")
+	s := sinktest.Open(t, configFor(k.Addr))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events := sinktest.Events(30, 30)
+	err := s.Write(askedContext{ctx, func() {
+		if len(o.stored(topic)) > 0 {
+			cancel()
+		}
+	}}, events)
+	left, _ := errors.AsType[*sinks.BatchError](err)
+	if n := len(o.stored(topic)); left == nil || n+len(left.Failed) != len(events) {
+		t.Errorf("%d records, error %v", n, err)
+	}
+}
+
 // TestCreate makes the missing topic, compacted in mode state.
 func TestCreate(t *testing.T) {
 	k := testservers.StartKafka(t, testservers.KafkaSpec{})

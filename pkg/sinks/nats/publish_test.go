@@ -372,6 +372,42 @@ func TestOrderWhenOneFails(t *testing.T) {
 	}
 }
 
+// askedContext looks for its end when it is asked for it, as that of a replica which may lead no more.
+type askedContext struct {
+	context.Context
+	look func()
+}
+
+func (c askedContext) Done() <-chan struct{} {
+	c.look()
+	return c.Context.Done()
+}
+
+func (c askedContext) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+// TestEndBetweenRounds: a replica that was stopped while it published, and leads no more, publishes nothing that it has not begun.
+func TestEndBetweenRounds(t *testing.T) {
+	srv, js := withServer(t, nil, asIs)
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events := sinktest.Events(3, 1) // each in a round of its own
+	err := s.Write(askedContext{ctx, func() {
+		if len(stored(t, js)) > 0 {
+			cancel()
+		}
+	}}, events)
+	if left := failedOf(events, err); len(left) != 2 {
+		t.Errorf("%d events are left: %v", len(left), err)
+	}
+	if got := idsOf(stored(t, js)); !slices.Equal(got, sinktest.IDs(events[:1])) {
+		t.Errorf("the stream has %v, want the first of %v", got, sinktest.IDs(events))
+	}
+}
+
 func TestStreamMissing(t *testing.T) {
 	srv, js := withServer(t, nil, nil)
 	s := sinktest.Open(t, configFor(srv.ClientURL(), true))

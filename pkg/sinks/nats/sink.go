@@ -92,7 +92,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 	}
 	hearing, cancel := c.alarm.hear(ctx)
 	defer cancel()
-	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch)}
+	p := &publication{caller: caller, sink: s, session: c, batch: batch, messages: s.messages(batch)}
 	p.keys = make([]string, len(batch))
 	for i, e := range batch {
 		p.keys[i] = e.PartitionKey()
@@ -111,6 +111,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 
 // publication is one batch in flight.
 type publication struct {
+	caller   context.Context //nolint:containedctx // of Write
 	sink     *sink
 	session  *session
 	batch    []*event.Event
@@ -150,8 +151,11 @@ func (p *publication) stream(ctx context.Context) error {
 func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 	futures := make(map[int]jetstream.PubAckFuture, len(indexes))
 	for _, i := range indexes {
-		if stop == nil && ctx.Err() != nil {
-			stop = context.Cause(ctx)
+		// Write's context may look for its end only when it is asked, which one made of it is not.
+		for _, c := range []context.Context{p.caller, ctx} {
+			if stop == nil && c.Err() != nil {
+				stop = context.Cause(c)
+			}
 		}
 		if stop != nil {
 			p.failed.Add(i, p.keys[i], sinks.Held(stop))
