@@ -39,13 +39,14 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 		return nil, err
 	}
 	var all movedWatches
-	look := func(s *Feed, watch string) error {
+	look := func(s *Feed, watch string, was bool) error {
 		m := movedWatch{s, watch, map[string]ledger.Left{}}
 		for id, watches := range known {
 			given, ok := watches[watch]
 			partition, namespace := ledger.SplitFeed(id)
 			gr, _ := ledger.SplitPartition(partition)
-			if !ok || gr != s.Key.GVR.GroupResource() || reads[reading{watch, partition}] || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
+			goesOn := reads[reading{watch, partition}] && (was || !readOn(known, id, given))
+			if !ok || gr != s.Key.GVR.GroupResource() || goesOn || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
 				continue
 			}
 			left, err := c.leftAt(id, given)
@@ -63,10 +64,11 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 	}
 	for _, s := range start {
 		for _, h := range s.Watches() {
-			if gave(known, s.Partition, h.Watch.Name, s.ahead) && (s.synced || len(s.ahead) > 0) { // ahead: taken over from feeds of its namespaces
+			was := gave(known, s.Partition, h.Watch.Name, s.ahead)
+			if was && (s.synced || len(s.ahead) > 0) { // ahead: taken over from feeds of its namespaces
 				continue
 			}
-			if err := look(s, h.Watch.Name); err != nil {
+			if err := look(s, h.Watch.Name, was); err != nil {
 				return nil, err
 			}
 		}
@@ -76,7 +78,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 			if gave(known, s.Partition, a.watch.Watch.Name, nil) {
 				continue
 			}
-			if err := look(s, a.watch.Watch.Name); err != nil {
+			if err := look(s, a.watch.Watch.Name, false); err != nil {
 				return nil, err
 			}
 		}
@@ -90,7 +92,7 @@ func gave(known ledger.Selections, partition, watch string, ahead map[string]str
 	whole := ledger.FeedID(partition, "")
 	for id, watches := range known {
 		given, ok := watches[watch]
-		if !ok || given.Left != nil || !strings.HasPrefix(id, whole) || id == whole && given.Former && known.Parted(partition) { // others have read parts of it since
+		if !ok || !strings.HasPrefix(id, whole) || readOn(known, id, given) {
 			continue
 		}
 		if _, in := ledger.SplitFeed(id); len(ahead) > 0 && in != "" && ledger.Later(ahead[in], ahead[""]) == "" {
@@ -99,6 +101,12 @@ func gave(known ledger.Selections, partition, watch string, ahead map[string]str
 		was = true
 	}
 	return was
+}
+
+// readOn reports whether others have read what a watch had left, or parts of it, since.
+func readOn(known ledger.Selections, id string, given ledger.Selected) bool {
+	partition, namespace := ledger.SplitFeed(id)
+	return given.Left != nil || namespace == "" && given.Former && known.Parted(partition)
 }
 
 // leftAt is where a watch had come to that is not fed by a feed any more: as it is noted, or else the feed's checkpoint. Its time is zero

@@ -151,6 +151,7 @@ func TestWatchReturnsToWhatOthersReadInPart(t *testing.T) {
 	if err := (Barrier{r.group}).Change(x); err != nil {
 		t.Fatal(err)
 	}
+	r.at = now.Add(time.Second)
 	r.lists(other, "60")
 	r.expectGaps("w 50")
 	r.save(in, ledger.Checkpoint{ResourceVersion: "70", Synced: true, Time: now, Form: in.Form})
@@ -159,6 +160,41 @@ func TestWatchReturnsToWhatOthersReadInPart(t *testing.T) {
 	r.change([]plan.Watch{v, back}, s, true, v, back)
 	r.lists(s, "80")
 	r.expectGaps("w 60")
+}
+
+// TestWatchReturnsBeforeAListIsTakenIn has a watch move to another part of the ledger, while another reads on what it leaves, and return
+// before it was given anything there.
+func TestWatchReturnsBeforeAListIsTakenIn(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		t.Run(fmt.Sprint("ended: ", ended), func(t *testing.T) {
+			r := newRig(t, disk())
+			left := r.part("tier=a", "")
+			r.save(left, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now, Form: left.Form})
+			r.noted(left, "w", "v")
+			v, w, away := selecting("v", "tier=a"), selecting("w", "tier=a"), selecting("w", "tier=b")
+			left = r.part("tier=a", "")
+			r.begin(left, true, v, w)
+			other := r.part("tier=b", "")
+			awayRef := NewWatchRef(&away)
+			other.watches.Store(&[]WatchRef{awayRef})
+			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, []*Feed{other}, map[*Feed][]WatchRef{left: {NewWatchRef(&v)}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (Barrier{r.group}).Change(x); err != nil {
+				t.Fatal(err)
+			}
+			left.saved.ResourceVersion = "70"
+			r.save(left, left.saved)
+			for _, want := range [][]string{{"w 50"}, nil} {
+				if ended {
+					left = r.part("tier=a", "")
+				}
+				r.begin(left, ended, v, w)
+				r.expectGaps(want...)
+			}
+		})
+	}
 }
 
 // TestWatchMovesToTwoNamespaces has a watch of two namespaces move to another part of the ledger, and become one of all namespaces before

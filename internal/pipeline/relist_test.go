@@ -358,3 +358,70 @@ func TestRollbackOfWhatCannotBeWatched(t *testing.T) {
 		})
 	}
 }
+
+// TestRollbackPassedWhileRefused sets the cluster back while a resource must not be read, and has it pass the version that the resource had
+// come to before it may be read again: the older version of then counts.
+func TestRollbackPassedWhileRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code    int
+		changed bool
+	}{
+		"an object is missing, and there is a new one": {code: http.StatusForbidden},
+		"the server fails": {code: http.StatusInternalServerError},
+		"an object has another state, of a version then": {code: http.StatusForbidden, changed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				saved := api.Save()
+				api.Advance(1)
+				api.Put(widgetPath, "ns", "w", phase("lost"))
+				api.Put(widgetPath, "ns", "lost", nil)
+				objects, want := 3, "[gap rollback gap rollback] sync updated/sync deleted/added"
+				if tc.changed {
+					api.Delete(widgetPath, "ns", "lost")
+					objects, want = 2, "[gap rollback gap rollback] sync updated//"
+				}
+				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+				l.apply(l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com")))
+				eventually(t, "sync", func() bool { return len(l.log()) == objects })
+				l.checkpointed("widgets.example.com#", "v1")
+				var refused atomic.Bool
+				refused.Store(true)
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if refused.Load() && r.URL.Path == widgetPath {
+						apitest.Fail(w, tc.code, map[int]string{http.StatusForbidden: "Forbidden"}[tc.code])
+						return true
+					}
+					return false
+				})
+				api.Cut()
+				eventually(t, "the widgets are not watched", func() bool { return api.Watches(widgetPath) == 0 })
+				time.Sleep(10 * time.Minute)
+				api.Restore(saved)
+				api.Cut()
+				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+				if tc.changed {
+					api.Advance(2)
+					api.Put(widgetPath, "ns", "w", phase("1"))
+				} else {
+					api.Put(widgetPath, "ns", "new", nil)
+				}
+				time.Sleep(time.Minute) // it is refused again
+				api.Advance(20)
+				time.Sleep(time.Minute)
+				refused.Store(false)
+				eventually(t, "the widgets are watched", func() bool { return api.Watches(widgetPath) == 1 })
+				l.checkpointed("widgets.example.com#", "v1")
+				h := l.log()
+				if got := fmt.Sprintf("%v %s/%s/%s", h[""], h.types("w"), h.types("lost"), h.types("new")); got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}

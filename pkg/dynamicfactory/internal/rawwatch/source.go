@@ -125,13 +125,14 @@ type Source struct {
 	stats    *stats
 	outage   *Member
 
-	mu      sync.Mutex // guards what is below
-	closed  bool
-	running sync.WaitGroup
-	begun   bool      // a list has succeeded
-	loss    *Gap      // lost history before the list that makes up for it
-	suspect time.Time // the server may differ from the one before this time; zero: it is the same
-	doubted bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
+	mu       sync.Mutex // guards what is below
+	closed   bool
+	running  sync.WaitGroup
+	begun    bool      // a list has succeeded
+	loss     *Gap      // lost history before the list that makes up for it
+	suspect  time.Time // the server may differ from the one before this time; zero: it is the same
+	doubted  bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
+	unjudged bool      // the storage's version was older, and the resource could not be read: it may be later again by now
 
 	relistCause string                  // of a requested relist; "": none
 	interrupt   context.CancelCauseFunc // ends the watch request that runs
@@ -334,7 +335,7 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 			}
 			return list, back, err
 		}
-		if back, err = s.ownBehind(ctx, seen); err != nil || back {
+		if back, err = s.ownBehind(ctx, seen, false); err != nil || back {
 			return list, back, err
 		}
 		s.log(ctx).Info("the list is older than what was received before; relisting", "resourceVersion", list.ResourceVersion, "received", seen)
@@ -509,7 +510,7 @@ func (s *Source) listed(list *objects) {
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.doubted = nil, true, time.Time{}, false
+	s.loss, s.begun, s.suspect, s.doubted, s.unjudged = nil, true, time.Time{}, false, false
 	s.mu.Unlock()
 	s.stats.listed(list.at, func(t *Counters) {
 		if relist {

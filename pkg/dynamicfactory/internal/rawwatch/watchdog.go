@@ -213,6 +213,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	}
 	back, err := s.behind(ctx, suspect, s.progress.Seen())
 	if err != nil {
+		s.suspectSince(time.Now()) // the probe of then proves nothing at the next request
 		return err
 	}
 	if back {
@@ -246,22 +247,27 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	if err != nil {
 		return false, err
 	}
+	older := progress.Older(now, seen)
 	s.mu.Lock()
-	doubted := s.doubted
+	doubted, unjudged := s.doubted, s.unjudged
 	s.mu.Unlock()
-	if now != "" && !progress.Older(now, seen) && s.cfg.GVR.Resource != "events" && !doubted {
+	if now != "" && !older && s.cfg.GVR.Resource != "events" && !doubted && !unjudged {
 		return false, nil
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
-	return s.ownBehind(ctx, seen)
+	back, err := s.ownBehind(ctx, seen, unjudged && !older)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unjudged = err != nil && (older || unjudged)
+	return back, err
 }
 
 // ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
 // one server of several may be behind for a moment. If it is not, a server that was set back may
 // have passed the version meanwhile: its objects decide.
-func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
-	for confirmed := false; ; confirmed = true {
+func (s *Source) ownBehind(ctx context.Context, seen string, confirmed bool) (bool, error) {
+	for ; ; confirmed = true {
 		now, err := s.ownVersion(ctx)
 		switch older := progress.Older(now, seen); {
 		case err != nil || !older && !confirmed:
@@ -278,7 +284,7 @@ func (s *Source) ownBehind(ctx context.Context, seen string) (bool, error) {
 }
 
 // replaced reports whether the server has other objects than those that were received up to a
-// version: one that is not cached although it is not newer, one that is older than it was, or
+// version: one that is not cached in this state although it is not newer, one that is older than it was, or
 // fewer, which deletions since then can be the cause of, too. Before the first list, recorded
 // objects stand for the cached ones, and others may exist that are not recorded yet.
 func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
@@ -290,12 +296,12 @@ func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 		onPage := 0
 		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
 			version := string(m.ResourceVersion)
-			if known, ok := s.knownObject(string(m.Namespace), string(m.Name)).(metav1.Object); ok {
+			known, ok := s.knownObject(string(m.Namespace), string(m.Name)).(metav1.Object)
+			if ok {
 				onPage++
 				other = other || progress.Older(version, known.GetResourceVersion())
-			} else {
-				other = other || !first && !progress.Older(seen, version)
 			}
+			other = other || !first && !progress.Older(seen, version) && !(ok && version == known.GetResourceVersion())
 			return nil
 		})
 		if listed += onPage; err != nil || other || page.Continue == "" {
