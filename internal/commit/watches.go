@@ -95,6 +95,12 @@ func (f *formerly) byLabels() bool {
 	return false
 }
 
+// nothing reports whether a watch covered nothing before.
+func nothing(was coverage) bool {
+	f, ok := was.(*formerly)
+	return was == nil || ok && !slices.ContainsFunc(slices.Collect(maps.Values(f.ids)), func(rules []WatchRef) bool { return len(rules) > 0 })
+}
+
 // formerlyCovered is what a watch covered of a part of the ledger; nil if
 // nothing is known of it.
 func formerlyCovered(all ledger.Selections, partition string, watch *plan.Watch) (*formerly, error) {
@@ -411,7 +417,12 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 			x.snapshots = append(x.snapshots, j)
 		}
 	}
-	x.snapshots = append(x.snapshots, firstSnapshots(due, x.feeds, stay)...)
+	first := slices.DeleteFunc(firstSnapshots(due, x.feeds, stay), func(j *snapshot) bool { // a watch that is given all of it gives it to the sink, too
+		return slices.ContainsFunc(x.snapshots, func(all *snapshot) bool {
+			return all.feed == j.feed && all.watch.sameWatch(j.watch) && nothing(all.was)
+		})
+	})
+	x.snapshots = append(x.snapshots, first...)
 	x.snapshots = append(x.snapshots, resumed...)
 	return x, c.durable(x.snapshots, due)
 }

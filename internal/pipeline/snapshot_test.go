@@ -99,3 +99,24 @@ func TestNewSinkWithoutTheAPIServer(t *testing.T) {
 	l.apply(l.fromSnapshot(committest.PodWatch()))
 	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
 }
+
+// TestNewWatchLeadsToANewSink adds a watch together with a sink that starts with a snapshot and that a route leads to from the watch:
+// the sink is given each object once.
+func TestNewWatchLeadsToANewSink(t *testing.T) {
+	api, pod := podServer(t, 10)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.apply(l.fromSnapshot(committest.PodWatch(named("new")), committest.PodWatch()))
+	eventually(t, "the snapshots are over", func() bool {
+		over := true
+		err := l.store.ScanMeta("snapshot/", func(string, []byte) error { over = false; return nil })
+		return over && err == nil
+	})
+	got := l.queued()
+	for _, n := range pod {
+		if got.types(n) != "sync" {
+			t.Errorf("%s: %q", n, got[n])
+		}
+	}
+}
