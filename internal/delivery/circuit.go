@@ -161,7 +161,8 @@ func (c *circuit) restore(p phase, now, down time.Time, attempts int, next time.
 	}
 }
 
-// clampTime keeps t within [now, now+most].
+// clampTime keeps t within [now, now+most], and measures it from now on by the monotonic clock: the wall
+// clock may be set back.
 func clampTime(t, now time.Time, most time.Duration) time.Time {
 	switch {
 	case t.Before(now):
@@ -169,7 +170,7 @@ func clampTime(t, now time.Time, most time.Duration) time.Time {
 	case t.After(now.Add(most)):
 		return now.Add(most)
 	default:
-		return t
+		return now.Add(t.Sub(now))
 	}
 }
 
