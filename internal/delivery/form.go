@@ -20,8 +20,6 @@ const (
 
 // dispatch sends a batch on every idle lane that has one, within the circuit's bound.
 func (e *engine) dispatch(ctx context.Context, now time.Time) error {
-	// Lanes take turns in being first, so that each gets probes.
-	e.turn++
 	if e.circuit.phase == flowing {
 		return e.dispatchFrom(ctx, now, ordinary, free, due)
 	}
@@ -67,8 +65,9 @@ func (e *engine) newestFirst() {
 }
 
 func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source) error {
-	for i := range e.lanes {
-		l := e.lanes[(e.turn+i)%len(e.lanes)]
+	for i, first := 0, e.turn; i < len(e.lanes); i++ {
+		at := (first + i) % len(e.lanes)
+		l := e.lanes[at]
 		if l.busy || l.empty() {
 			continue
 		}
@@ -77,6 +76,9 @@ func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source
 			return nil
 		}
 		err := e.form(l, now, limit, from)
+		if err != nil || len(l.batch.entries) > 0 {
+			e.turn = at + 1 // the others come first, so that each gets probes, and its share of the rate
+		}
 		switch {
 		case errors.Is(err, store.ErrDeadLettersFull):
 			e.pause(e.circuit.start(), now, err, true)

@@ -89,6 +89,34 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
+// TestRateOfLanes: lanes with a backlog share the rate.
+func TestRateOfLanes(t *testing.T) {
+	for lanes := 2; lanes <= 4; lanes++ {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			s.add(numbered(40, upTo(12)...)...)
+			r := newReceiver(t, accept)
+			w := start(t, s, r, func(c *Config) {
+				c.Rate = Rate{Events: 1, Per: time.Second}
+				c.Delivery = sinks.Delivery{MaxEvents: 10, Concurrency: lanes}
+			})
+			defer w.stop()
+			time.Sleep(100 * time.Second)
+			synctest.Wait()
+			got := make([]int, lanes)
+			for _, c := range r.got() {
+				got[c.Object%lanes]++
+			}
+			for _, n := range got {
+				if n < 100/lanes {
+					t.Errorf("of %d lanes with a backlog got %v events, want %d or more", lanes, got, 100/lanes)
+				}
+			}
+		})
+	}
+}
+
 // A pause on request holds until Resume, also over the retries of a failing sink; what is
 // in flight finishes.
 func TestPause(t *testing.T) {
