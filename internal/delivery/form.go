@@ -71,8 +71,9 @@ func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source
 		if l.busy || l.empty() {
 			continue
 		}
-		limit := min(e.circuit.admit(now), e.rate.admit(now))
-		if limit <= 0 || !e.askLimits(ctx) {
+		most := e.circuit.admit(now)
+		limit := min(most, e.rate.admit(now))
+		if limit < min(most, e.worth()) || limit <= 0 || !e.askLimits(ctx) {
 			return nil
 		}
 		err := e.form(l, now, limit, from)
@@ -91,6 +92,13 @@ func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source
 		}
 	}
 	return nil
+}
+
+// worth returns how many events the rate has to allow before a write: as many as it allows in the time that an incomplete
+// batch waits, or as wait for it. Otherwise a backlog would go out in batches of one.
+func (e *engine) worth() int {
+	waiting := e.held + len(e.away) + e.fetched - e.inFlightEvents
+	return max(min(e.rate.within(e.cfg.Delivery.MaxWait), e.cfg.Delivery.MaxEvents, waiting), 1)
 }
 
 func (e *engine) send(l *lane, now time.Time) {
