@@ -161,7 +161,8 @@ func (c *circuit) restore(p phase, now, down time.Time, attempts int, next time.
 	}
 }
 
-// clampTime keeps t within [now, now+most].
+// clampTime keeps t within [now, now+most], and measures it from now on by the monotonic clock: the wall
+// clock may be set back.
 func clampTime(t, now time.Time, most time.Duration) time.Time {
 	switch {
 	case t.Before(now):
@@ -169,7 +170,7 @@ func clampTime(t, now time.Time, most time.Duration) time.Time {
 	case t.After(now.Add(most)):
 		return now.Add(most)
 	default:
-		return t
+		return now.Add(t.Sub(now))
 	}
 }
 
@@ -210,12 +211,20 @@ func (r *rate) take(now time.Time, events int) {
 	r.full = r.full.Add(time.Duration(events) * r.interval())
 }
 
-// next returns when one event may be written; zero without a bound.
-func (r *rate) next() time.Time {
+// next returns when so many events may be written, at most Events; zero without a bound.
+func (r *rate) next(events int) time.Time {
 	if r.Events == 0 {
 		return time.Time{}
 	}
-	return r.full.Add(-time.Duration(r.Events-1) * r.interval())
+	return r.full.Add(-time.Duration(r.Events-events) * r.interval())
+}
+
+// within returns how many events may be written together after so long, at least one.
+func (r *rate) within(wait time.Duration) int {
+	if r.Events == 0 {
+		return math.MaxInt
+	}
+	return min(max(int(wait/r.interval()), 1), r.Events)
 }
 
 // reasonOnRequest is the reason of a pause that an operator asked for.
@@ -245,7 +254,7 @@ func (e *engine) holdBack(s *Status, now time.Time) {
 	switch {
 	case e.onRequest.Load():
 		s.State, s.Reason, s.Attempts, s.NextAttempt = Paused, reasonOnRequest, 0, time.Time{}
-	case s.State == Running && e.held+s.Blocked > e.inFlightEvents && e.rate.admit(now) <= 0:
-		s.State, s.NextAttempt = RateLimited, e.rate.next()
+	case s.State == Running && e.held+s.Blocked > e.inFlightEvents && e.rate.admit(now) < e.worth():
+		s.State, s.NextAttempt = RateLimited, e.rate.next(e.worth())
 	}
 }

@@ -260,12 +260,20 @@ func (e *engine) wake() (at time.Time, ok bool) {
 	if e.beats() {
 		sooner(e.nextBeat)
 	}
-	next := latest(e.circuit.until, e.rate.next())
+	worth := 1
+	if e.circuit.phase == flowing {
+		worth = e.worth()
+	}
+	next := latest(e.circuit.until, e.rate.next(worth))
+	most := e.cfg.Delivery.MaxEvents
+	if e.rate.Events > 0 {
+		most = min(most, e.rate.Events) // not less, or a batch that waits for more would be due at once, again and again
+	}
 	for _, l := range e.lanes {
 		if l.busy {
 			continue
 		}
-		if t, ready := e.pendingReady(l, e.batchLimit(l, ordinary, e.cfg.Delivery.MaxEvents)); ready {
+		if t, ready := e.pendingReady(l, e.batchLimit(l, ordinary, most)); ready {
 			sooner(latest(t, next))
 		}
 		if l.detached.free.Len() > 0 {

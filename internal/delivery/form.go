@@ -20,8 +20,6 @@ const (
 
 // dispatch sends a batch on every idle lane that has one, within the circuit's bound.
 func (e *engine) dispatch(ctx context.Context, now time.Time) error {
-	// Lanes take turns in being first, so that each gets probes.
-	e.turn++
 	if e.circuit.phase == flowing {
 		return e.dispatchFrom(ctx, now, ordinary, free, due)
 	}
@@ -67,16 +65,21 @@ func (e *engine) newestFirst() {
 }
 
 func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source) error {
-	for i := range e.lanes {
-		l := e.lanes[(e.turn+i)%len(e.lanes)]
+	for i, first := 0, e.turn; i < len(e.lanes); i++ {
+		at := (first + i) % len(e.lanes)
+		l := e.lanes[at]
 		if l.busy || l.empty() {
 			continue
 		}
-		limit := min(e.circuit.admit(now), e.rate.admit(now))
-		if limit <= 0 || !e.askLimits(ctx) {
+		most := e.circuit.admit(now)
+		limit := min(most, e.rate.admit(now))
+		if limit < min(most, e.worth()) || limit <= 0 || !e.askLimits(ctx) {
 			return nil
 		}
 		err := e.form(l, now, limit, from)
+		if err != nil || len(l.batch.entries) > 0 {
+			e.turn = at + 1 // the others come first, so that each gets probes, and its share of the rate
+		}
 		switch {
 		case errors.Is(err, store.ErrDeadLettersFull):
 			e.pause(e.circuit.start(), now, err, true)
@@ -89,6 +92,13 @@ func (e *engine) dispatchFrom(ctx context.Context, now time.Time, from ...source
 		}
 	}
 	return nil
+}
+
+// worth returns how many events the rate has to allow before a write: as many as it allows in the time that an incomplete
+// batch waits, or as wait for it. Otherwise a backlog would go out in batches of one.
+func (e *engine) worth() int {
+	waiting := e.held + len(e.away) + e.fetched - e.inFlightEvents
+	return max(min(e.rate.within(e.cfg.Delivery.MaxWait), e.cfg.Delivery.MaxEvents, waiting), 1)
 }
 
 func (e *engine) send(l *lane, now time.Time) {

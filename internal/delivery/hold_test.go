@@ -23,7 +23,7 @@ func TestRateModel(t *testing.T) {
 			if got := r.admit(now); got != tokens {
 				t.Fatalf("%+v admits %d, want %d", r, got, tokens)
 			}
-			if next := r.next(); tokens == 0 && (r.admit(next) != 1 || r.admit(next.Add(-1)) != 0) {
+			if next := r.next(1); tokens == 0 && (r.admit(next) != 1 || r.admit(next.Add(-1)) != 0) {
 				t.Fatalf("%+v: the next token does not come at %v", r, next)
 			}
 			if tokens > 0 {
@@ -41,7 +41,7 @@ func TestRateModel(t *testing.T) {
 			}
 		}
 	}
-	if none := (rate{}); none.admit(time.Now()) < 1<<20 || !none.next().IsZero() {
+	if none := (rate{}); none.admit(time.Now()) < 1<<20 || !none.next(1).IsZero() {
 		t.Error("no bound is a bound")
 	}
 }
@@ -85,6 +85,83 @@ func TestRateLimit(t *testing.T) {
 		r.checkOrder()
 		if n := gathered(t, w.registry)["watcherd_sink_rate_limit_waits_total{sink=ops}"]; n < 1 {
 			t.Errorf("%v waits", n)
+		}
+	})
+}
+
+// TestRateOfLanes: lanes with a backlog share the rate.
+func TestRateOfLanes(t *testing.T) {
+	for lanes := 2; lanes <= 4; lanes++ {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			s.add(numbered(40, upTo(12)...)...)
+			r := newReceiver(t, accept)
+			w := start(t, s, r, func(c *Config) {
+				c.Rate = Rate{Events: 1, Per: time.Second}
+				c.Delivery = sinks.Delivery{MaxEvents: 10, Concurrency: lanes}
+			})
+			defer w.stop()
+			time.Sleep(100 * time.Second)
+			synctest.Wait()
+			got := make([]int, lanes)
+			for _, c := range r.got() {
+				got[c.Object%lanes]++
+			}
+			for _, n := range got {
+				if n < 100/lanes {
+					t.Errorf("of %d lanes with a backlog got %v events, want %d or more", lanes, got, 100/lanes)
+				}
+			}
+		})
+	}
+}
+
+// TestRateLimitOfBatches: events that wait for the rate go out in batches, of as many as the rate allows in maxWait.
+func TestRateLimitOfBatches(t *testing.T) {
+	for _, test := range []struct {
+		wait   time.Duration
+		writes int // of 400 events at 10 a second
+	}{
+		{time.Minute, 40}, {500 * time.Millisecond, 80}, {time.Millisecond, 391},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			s.add(numbered(40, upTo(10)...)...)
+			r := newReceiver(t, accept)
+			began := time.Now()
+			w := start(t, s, r, func(c *Config) {
+				c.Rate = Rate{Events: 10, Per: time.Second}
+				c.Delivery = sinks.Delivery{MaxEvents: 100, MaxWait: test.wait}
+			})
+			defer w.stop()
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			writes := r.log()
+			if took := writes[len(writes)-1].at.Sub(began); len(r.got()) != 400 || took > 40*time.Second || len(writes) > test.writes {
+				t.Errorf("maxWait %v: %d events in %d writes after %v, want at most %d writes in 40s", test.wait, len(r.got()), len(writes), took, test.writes)
+			}
+		})
+	}
+}
+
+// TestRateLimitOfFewEvents: a batch waits for more while the rate allows more than waits, and more than it allows in maxWait.
+func TestRateLimitOfFewEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(6)...)...)
+		r := newReceiver(t, accept)
+		w := start(t, s, r, func(c *Config) {
+			c.Rate = Rate{Events: 10, Per: time.Second}
+			c.Delivery = sinks.Delivery{MaxEvents: 100, MaxWait: 500 * time.Millisecond}
+		})
+		defer w.stop()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if writes := r.log(); len(writes) != 1 || len(r.got()) != 6 {
+			t.Errorf("%d events in %d writes, want 6 in one", len(r.got()), len(writes))
 		}
 	})
 }

@@ -257,3 +257,14 @@ func TestRestartWithAnEarlierClock(t *testing.T) {
 		}
 	})
 }
+
+// TestRestoredScheduleIsMonotonic: the time of an attempt that an earlier run scheduled does not move when the wall clock
+// is corrected after the start, as that of a machine is which began without one.
+func TestRestoredScheduleIsMonotonic(t *testing.T) {
+	now := time.Now()
+	stored := now.Add(time.Minute).Round(0)
+	at := clampTime(stored, now, time.Hour)
+	if !at.Equal(stored) || at == at.Round(0) { // == compares the monotonic reading, too
+		t.Errorf("%v became %v, want the same time with a monotonic reading", stored, at)
+	}
+}

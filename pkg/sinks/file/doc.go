@@ -10,7 +10,8 @@
 //   - A crash leaves a torn line at a file's end, a power cut holes of zeros in the last
 //     batch. Neither was accepted; both are cut off when the file is next opened, and the
 //     events come again. A file that another program wrote is never cut: a last line
-//     without its newline gets one.
+//     without its newline gets one. That of a sink with a `body` looks like it, and is
+//     cut off if a line of the next batch begins so; holes in its lines stay.
 //   - Nothing outside the path's literal folder (all before the first token) is
 //     ever touched. Values are escaped, and a symbolic link below that folder is
 //     refused, as is anything that is not a regular file.

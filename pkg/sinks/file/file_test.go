@@ -329,6 +329,28 @@ func TestRepairsTornLine(t *testing.T) {
 	f.expect("all.jsonl", events...)
 }
 
+// TestRepairsTornBody: the torn line of a sink with a body is cut off, whatever it looks like, when its event comes again.
+func TestRepairsTornBody(t *testing.T) {
+	events := sinktest.Events(4, 4)
+	for i, body := range []string{`[1,"a"]`, `1234567`, `plain text`, `{"text":"é"}`} {
+		events[i].Body = []byte(body)
+	}
+	var want []byte
+	for _, e := range events {
+		want = sinks.CloudEvents.AppendLine(want, e)
+	}
+	for torn := range len(want) {
+		f := newTree(t)
+		if err := os.WriteFile(f.path("all.txt"), want[:torn], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.write(f.open("all.txt"), events[bytes.Count(want[:torn], []byte("\n")):]...)
+		if got := f.read("all.txt"); !bytes.Equal(got, want) {
+			t.Errorf("torn behind %d bytes: %q, want %q", torn, got, want)
+		}
+	}
+}
+
 // TestRepairsHoles: after a power cut pages of the last batch may be missing, before
 // others that are there. What follows a hole was never accepted.
 func TestRepairsHoles(t *testing.T) {

@@ -111,8 +111,8 @@ func (d *folder) room(need, floor int64) error {
 	return fmt.Errorf("%d MiB are free on the disk of %s, and minFree is %d MiB: make room", free>>20, d.path, floor>>20)
 }
 
-// open returns the file of that name, which stands on disk under that name now.
-func (d *folder) open(name string) (*logFile, error) {
+// open returns the file of that name, which stands on disk under that name now. The lines come next.
+func (d *folder) open(name string, lines []byte) (*logFile, error) {
 	if el, ok := d.files[name]; ok {
 		f, _ := el.Value.(*logFile)
 		same, err := f.refresh(d.root)
@@ -125,7 +125,7 @@ func (d *folder) open(name string) (*logFile, error) {
 		}
 	}
 	d.trim()
-	f, err := d.openNew(name)
+	f, err := d.openNew(name, lines)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (d *folder) close() error {
 }
 
 // openNew opens or makes a file, ends what a crash left torn, and locks it.
-func (d *folder) openNew(name string) (*logFile, error) {
+func (d *folder) openNew(name string, lines []byte) (*logFile, error) {
 	if err := d.makeParents(name); err != nil {
 		return nil, err
 	}
@@ -187,13 +187,13 @@ func (d *folder) openNew(name string) (*logFile, error) {
 		return nil, err
 	}
 	f := &logFile{name: name, file: file, fresh: true}
-	if err := d.adopt(f, created); err != nil {
+	if err := d.adopt(f, created, lines); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return f, nil
 }
 
-func (d *folder) adopt(f *logFile, created bool) error {
+func (d *folder) adopt(f *logFile, created bool, lines []byte) error {
 	if same, err := f.refresh(d.root); err != nil {
 		return err
 	} else if !same {
@@ -214,7 +214,7 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	// Every batch since then is synced: no power cut has come between.
 	deep := f.written.Before(d.began) || f.written.After(time.Now())
 	size := f.size
-	cut, err := f.repair(deep)
+	cut, err := f.repair(deep, lines)
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.name, err)
 	}

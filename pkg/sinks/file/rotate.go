@@ -48,7 +48,7 @@ func (s *sink) rotate(f *logFile) (*logFile, error) {
 	}
 	s.metrics.rotations.Inc()
 	s.archive.rotated(f.name, at)
-	return s.folder.open(f.name)
+	return s.folder.open(f.name, nil)
 }
 
 // stamp is the form of the time in a rotated file's name. The names of one path
@@ -181,8 +181,9 @@ const repairWindow = 16 << 20
 // own. A hole is a run of zeros where a page was lost, since JSON holds no zero byte;
 // deep also looks for those. What follows a hole, and a last line without its newline,
 // was never accepted if it is a line of this package: it is cut off. A last line of
-// another program's file gets its newline.
-func (f *logFile) repair(deep bool) (cut int64, err error) {
+// another program's file gets its newline. A body looks like any other program's line: one is known by the lines
+// that come next, as its event comes again.
+func (f *logFile) repair(deep bool, lines []byte) (cut int64, err error) {
 	end := f.size
 	if deep {
 		if end, err = wholeUntil(f.file, f.size); err != nil {
@@ -195,6 +196,9 @@ func (f *logFile) repair(deep bool) (cut int64, err error) {
 			return 0, err
 		}
 		ours, err := startsLine(f.file, last, f.size)
+		if err == nil && !ours {
+			ours, err = beginsOneOf(lines, f.file, last, f.size)
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -292,6 +296,19 @@ func startsLine(r io.ReaderAt, at, end int64) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// beginsOneOf reports whether what is there from at until end is the beginning of one of the lines.
+func beginsOneOf(lines []byte, r io.ReaderAt, at, end int64) (bool, error) {
+	if end-at > int64(len(lines)) {
+		return false, nil
+	}
+	got := make([]byte, 1+end-at)
+	if _, err := r.ReadAt(got[1:], at); err != nil {
+		return false, err
+	}
+	got[0] = '\n'
+	return bytes.HasPrefix(lines, got[1:]) || bytes.Contains(lines, got), nil
 }
 
 // lastNewline returns the length of r's part that ends in a newline, looking

@@ -98,7 +98,7 @@ func outcome(groups []*group, count int) error {
 // writeGroup appends a group to its file and syncs. On failure nothing of it is
 // left in the file.
 func (s *sink) writeGroup(g *group) error {
-	f, err := s.folder.open(g.name)
+	f, err := s.folder.open(g.name, g.buf)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (s *sink) fail(groups []*group, g *group, err error) {
 }
 
 func (s *sink) undo(g *group) error {
-	f, err := s.folder.open(g.name)
+	f, err := s.folder.open(g.name, nil)
 	if err != nil {
 		return err
 	}
