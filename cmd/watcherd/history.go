@@ -124,9 +124,9 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
 }
 
-func (o *historyOptions) query(more map[string]string) (url.Values, error) {
+func (o *historyOptions) query(ctx context.Context, more map[string]string) (url.Values, error) {
 	q := url.Values{}
-	now := time.Now()
+	now := o.admin.now(ctx)
 	for _, end := range []struct{ key, flag, text string }{{"from", o.ends[0], o.from}, {"to", o.ends[1], o.to}} {
 		at, err := timeFlag(end.flag, end.text, now)
 		if err != nil {
@@ -165,7 +165,7 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	query, err := o.query(map[string]string{"resource": resource, "name": name})
+	query, err := o.query(cmd.Context(), map[string]string{"resource": resource, "name": name})
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (o *historyOptions) object(ctx context.Context, args []string) (c *client.C
 }
 
 func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
-	query, err := o.query(nil)
+	query, err := o.query(cmd.Context(), nil)
 	if err != nil {
 		return err
 	}
@@ -456,7 +456,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 		o.from = from.Format(time.RFC3339Nano)
 		o.to = cmp.Or(o.to, to.Format(time.RFC3339Nano))
 	}
-	query, err := o.query(map[string]string{"group": o.group})
+	query, err := o.query(cmd.Context(), map[string]string{"group": o.group})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -44,3 +48,63 @@ func TestPagesOverRetention(t *testing.T) {
 		t.Errorf("complete %t from %v, %d items", all.Complete, all.From, len(all.Items))
 	}
 }
+
+// TestTimesOfTheDaemon: how long ago a flag has counts back from now by the daemon's clock, which the records have, also for pages
+// and resources that are read later. A clock that is right to the second counts as right.
+func TestTimesOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{-3 * time.Minute, 3 * time.Minute, 0} {
+		began := time.Now()
+		asked := map[string][]string{} // parameters of the paths, and bodies
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", time.Now().Add(off).UTC().Format(http.TimeFormat))
+			if r.Method == http.MethodHead {
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			asked[r.URL.Path] = append(asked[r.URL.Path], r.URL.RawQuery+string(body))
+			answer := `{}`
+			if strings.Contains(r.URL.Path, "/objects/") && !strings.Contains(r.URL.RawQuery, "continue") {
+				answer = `{"continue":"x"}`
+			}
+			_, _ = io.WriteString(w, answer) // the command may have failed
+		}))
+		for _, command := range [][]string{
+			{"history", "pods", "--since", "5m"}, {"changes", "--from", "-5m"}, {"diff", "pods", "a", "-n", "b", "--from", "5m"}, {"get", "pods,jobs", "--at", "5m", "-o", "json"},
+			{"deadletters", "list", "--sink", "s", "--since", "5m"}, {"deadletters", "retry", "--sink", "s", "--since", "5m"}, {"tail", "--no-follow", "--since", "5m"},
+			{"replay", "--sink", "s", "--since", "5m"},
+		} {
+			clear(asked)
+			cmd := newRootCommand(io.Discard, io.Discard)
+			cmd.SetArgs(append(command, "--admin", s.URL))
+			_ = cmd.ExecuteContext(t.Context()) // some answers have nothing
+			n := 0
+			for path, all := range asked {
+				for _, text := range all {
+					text = strings.ReplaceAll(text, "%3A", ":")
+					at, err := time.Parse(time.RFC3339, instants.FindString(text))
+					if err != nil {
+						t.Errorf("%v asks %s for %q: %v", command, path, text, err)
+						continue
+					}
+					earliest, latest := began.Add(off-5*time.Minute).Truncate(time.Second), time.Now().Add(off-5*time.Minute)
+					if n++; at.Before(earliest) || at.After(latest) {
+						t.Errorf("%v asks %s for %v, want from %v to %v", command, path, at, earliest, latest)
+					}
+					if len(all) > 1 && instants.FindString(text) != instants.FindString(strings.ReplaceAll(all[0], "%3A", ":")) {
+						t.Errorf("%v has two times: %q", command, all)
+					}
+				}
+			}
+			if n == 0 {
+				t.Errorf("%v asked for nothing", command)
+			}
+		}
+		s.Close()
+	}
+}
+
+var instants = regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:.]+Z`)
