@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ func TestFeed(t *testing.T) {
 
 	// The keyboard leads to the object, and back.
 	p.keys("jj")
+	p.sees(".feed > [role=status]", "^added ConfigMap "+ns+"/kept-1 ") // which a screen reader reads out
 	p.sees(".row.selected", "kept-1")
 	configMap(t, http.MethodPost, ns, "late", nil)
 	p.sees(".row:first-child", "late")
@@ -630,6 +632,22 @@ func TestRestart(t *testing.T) {
 	p.sees(".dot.live", "live")
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 	p.sees(".counts", "^2 changes since")
+}
+
+// TestHungDaemon: numbers of a daemon that does not answer do not stand as those of now for as long as an answer may take.
+func TestHungDaemon(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }() // so that it can stop
+	p.sees(".notice.bad", "the daemon does not answer")
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 }
 
 // forgets has the API server of a kubeconfig behind a proxy, which refuses the next watch of ConfigMaps as one

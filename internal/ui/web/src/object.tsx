@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, arrows, brief, clock, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -92,6 +92,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
+    <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
         {end && <li class="life"><button onClick={() => page()}>The newest versions</button></li>}
