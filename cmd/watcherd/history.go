@@ -182,7 +182,11 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 		fmt.Fprintf(notes, "watcherd: --when fails on %s, the first: %s\n", plural(page.Failed, "change"), clean(page.FirstError))
 	}
 	if page.Continue != "" {
-		fmt.Fprintf(notes, "watcherd: there are older changes; --limit shows more than %d\n", o.limit)
+		are := "are"
+		if o.path != "" || o.when != "" { // which the older ones were not tested for
+			are = "may be"
+		}
+		fmt.Fprintf(notes, "watcherd: there %s older changes; --limit shows more than %d\n", are, o.limit)
 	}
 	printVerdict(notes, &page.Span)
 	if o.output != "table" {

@@ -108,3 +108,20 @@ func TestTimesOfTheDaemon(t *testing.T) {
 }
 
 var instants = regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:.]+Z`)
+
+// TestMoreChanges: where a page ends, older changes are certain only without a test that each has to pass.
+func TestMoreChanges(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"items":[{}],"complete":true,"continue":"x"}`) // the command may have failed
+	}))
+	t.Cleanup(s.Close)
+	for flag, want := range map[string]string{"--by=me": "there are older changes", "--path=spec.replicas": "there may be older changes", "--when=true": "there may be older changes"} {
+		var notes strings.Builder
+		cmd := newRootCommand(io.Discard, &notes)
+		cmd.SetArgs([]string{"history", "pods", "--limit", "1", flag, "--admin", s.URL})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(notes.String(), want) {
+			t.Errorf("%s: %v, %q, want %q", flag, err, &notes, want)
+		}
+	}
+}
