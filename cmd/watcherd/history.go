@@ -300,11 +300,12 @@ func printVerdict(w io.Writer, s *history.Span) {
 	}
 	printUnread(w, s.Unread)
 	switch {
-	case s.Complete || len(s.Gaps) > 0 || len(s.Unread) > 0:
-	case s.From.Equal(s.To):
-		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
+	case s.Complete:
 	case !s.Since.IsZero():
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), beginning(s))
+	case len(s.Gaps) > 0 || len(s.Unread) > 0:
+	case s.From.Equal(s.To):
+		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
 	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}

@@ -35,6 +35,18 @@ watcherd: pods.v1 prod: no change was missed, except of objects that came and we
 	}
 }
 
+// TestVerdictOfBeginning: a gap does not hide that the history begins within the period.
+func TestVerdictOfBeginning(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	s := history.Span{From: at, To: at.Add(time.Hour), Since: at.Add(time.Minute), Gaps: []event.GapData{{Cause: "expired", From: at, To: at}}}
+	var b strings.Builder
+	printVerdict(&b, &s)
+	if want := "the history begins at 2026-11-21T06:01:00Z\n"; !strings.Contains(b.String(), "changes may be missing") || !strings.HasSuffix(b.String(), want) {
+		t.Errorf("got\n%swant the gap and %q", b.String(), want)
+	}
+}
+
 // TestPagesOverRetention: pages together are complete from where the last one is.
 func TestPagesOverRetention(t *testing.T) {
 	t.Parallel()

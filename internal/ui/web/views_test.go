@@ -162,6 +162,7 @@ func TestStrip(t *testing.T) {
 		r := eval[[]float64](p, `(() => { const t = document.querySelector(".thumb").getBoundingClientRect(); return [t.left, t.right]; })()`)
 		return [2]float64(r)
 	}
+	until(t, "the part in view is shown", func() bool { return eval[bool](p, `!!document.querySelector(".thumb")`) })
 	both := thumb()
 	// A click on the last bar: what came before the later change follows from there.
 	top := eval[float64](p, `document.querySelector(".strip-area svg").getBoundingClientRect().top`)
@@ -310,6 +311,7 @@ func TestBetween(t *testing.T) {
 	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
+	p.sees(".under .notice.gap", "^The earlier state is not known")
 	configMap(t, http.MethodPatch, ns, "made", object{"more": "later"})
 	until(t, "the next change is in the answer", func() bool {
 		p.press(".filter", "ask again")
@@ -757,6 +759,11 @@ func TestVersionsOfOneTime(t *testing.T) {
 	p.sees(".pane", "It did not exist at this time")
 	p.keys("[")
 	p.sees("pre", "level: info")
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?from=-1h"))
+	p.sees(".lead", `(?s)gap.*history begins within this period`)
+	if text := p.saved(); !strings.Contains(text, "expired; the history begins at ") {
+		t.Errorf("the file is\n%s", text)
+	}
 }
 
 // nextSecond has what follows happen in another second: managed fields have no finer time, so of
