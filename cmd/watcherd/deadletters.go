@@ -52,8 +52,7 @@ func (f *letterFlags) bind(cmd *cobra.Command) {
 }
 
 // given is the filter, nil if there is none.
-func (f *letterFlags) given() (*admin.LetterFilter, error) {
-	now := time.Now()
+func (f *letterFlags) given(now func() (time.Time, error)) (*admin.LetterFilter, error) {
 	var err error
 	if f.filter.From, err = timeFlag("--since", f.since, now); err != nil {
 		return nil, err
@@ -67,8 +66,8 @@ func (f *letterFlags) given() (*admin.LetterFilter, error) {
 	return &f.filter, nil
 }
 
-func (f *letterFlags) query() (url.Values, error) {
-	if _, err := f.given(); err != nil {
+func (f *letterFlags) query(now func() (time.Time, error)) (url.Values, error) {
+	if _, err := f.given(now); err != nil {
 		return nil, err
 	}
 	q := url.Values{"limit": {"1000"}}
@@ -102,7 +101,7 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			query, err := filter.query()
+			query, err := filter.query(flags.now(cmd.Context()))
 			if err != nil {
 				return err
 			}
@@ -196,7 +195,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := admin.LettersRequest{DryRun: dryRun}
 			var err error
-			if r.Filter, err = filter.given(); err != nil {
+			if r.Filter, err = filter.given(flags.now(cmd.Context())); err != nil {
 				return err
 			}
 			if r.Filter != nil && len(args) > 0 {

@@ -15,6 +15,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -122,6 +124,17 @@ func (f *adminFlags) settings() (*config.Admin, error) {
 
 func aboutAdmin(e *config.Error) bool {
 	return e.Path == "admin" || strings.HasPrefix(e.Path, "admin.")
+}
+
+// now returns a function that asks once for the time by the daemon's clock, which its records have.
+func (f *adminFlags) now(ctx context.Context) func() (time.Time, error) {
+	return sync.OnceValues(func() (time.Time, error) {
+		c, err := f.client()
+		if err != nil {
+			return time.Time{}, err
+		}
+		return c.Now(ctx)
+	})
 }
 
 // get reads an answer of the daemon.

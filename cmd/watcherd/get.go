@@ -127,6 +127,9 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if g.printer, err = newObjectPrinter(cmd.OutOrStdout(), o.output); err != nil {
 		return err
 	}
+	if g.printer.at, err = timeFlag("--at", o.at, o.admin.now(cmd.Context())); err != nil {
+		return err
+	}
 	g.printer.single = o.watch || len(list) == 1 && len(list[0].names) == 1
 	g.printer.kinds = len(list) > 1
 	if g.client, err = o.admin.client(); err != nil {
@@ -211,11 +214,6 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 			return visitAll(page.Items, visit)
 		})
 	}
-	at, err := timeFlag("--at", g.at, time.Now())
-	if err != nil {
-		return err
-	}
-	g.printer.at = at
 	if g.printer.table() && g.store.dir == "" { // the columns are those of now
 		var page admin.ObjectList
 		if err := g.client.Get(ctx, path, url.Values{"limit": {"1"}, "columns": {"true"}}, &page); err == nil {
@@ -223,7 +221,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 		}
 	}
 	query.Del("columns")
-	query.Set("at", at.UTC().Format(time.RFC3339Nano))
+	query.Set("at", g.printer.at.UTC().Format(time.RFC3339Nano))
 	inexact := map[history.As][]string{} // names of objects
 	defer func() { printInexact(g.cmd.ErrOrStderr(), inexact) }()
 	for as := history.Exact; ; {

@@ -124,9 +124,9 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
 }
 
-func (o *historyOptions) query(more map[string]string) (url.Values, error) {
+func (o *historyOptions) query(ctx context.Context, more map[string]string) (url.Values, error) {
 	q := url.Values{}
-	now := time.Now()
+	now := o.admin.now(ctx)
 	for _, end := range []struct{ key, flag, text string }{{"from", o.ends[0], o.from}, {"to", o.ends[1], o.to}} {
 		at, err := timeFlag(end.flag, end.text, now)
 		if err != nil {
@@ -165,7 +165,7 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	query, err := o.query(map[string]string{"resource": resource, "name": name})
+	query, err := o.query(cmd.Context(), map[string]string{"resource": resource, "name": name})
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,11 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 		fmt.Fprintf(notes, "watcherd: --when fails on %s, the first: %s\n", plural(page.Failed, "change"), clean(page.FirstError))
 	}
 	if page.Continue != "" {
-		fmt.Fprintf(notes, "watcherd: there are older changes; --limit shows more than %d\n", o.limit)
+		are := "are"
+		if o.path != "" || o.when != "" { // which the older ones were not tested for
+			are = "may be"
+		}
+		fmt.Fprintf(notes, "watcherd: there %s older changes; --limit shows more than %d\n", are, o.limit)
 	}
 	printVerdict(notes, &page.Span)
 	if o.output != "table" {
@@ -296,11 +300,12 @@ func printVerdict(w io.Writer, s *history.Span) {
 	}
 	printUnread(w, s.Unread)
 	switch {
-	case s.Complete || len(s.Gaps) > 0 || len(s.Unread) > 0:
-	case s.From.Equal(s.To):
-		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
+	case s.Complete:
 	case !s.Since.IsZero():
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded: the history begins at %s\n", stamp(s.From), beginning(s))
+	case len(s.Gaps) > 0 || len(s.Unread) > 0:
+	case s.From.Equal(s.To):
+		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
 	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}
@@ -347,7 +352,7 @@ func (o *historyOptions) object(ctx context.Context, args []string) (c *client.C
 }
 
 func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
-	query, err := o.query(nil)
+	query, err := o.query(cmd.Context(), nil)
 	if err != nil {
 		return err
 	}
@@ -456,7 +461,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 		o.from = from.Format(time.RFC3339Nano)
 		o.to = cmp.Or(o.to, to.Format(time.RFC3339Nano))
 	}
-	query, err := o.query(map[string]string{"group": o.group})
+	query, err := o.query(cmd.Context(), map[string]string{"group": o.group})
 	if err != nil {
 		return err
 	}

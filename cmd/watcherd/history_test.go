@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +35,18 @@ watcherd: pods.v1 prod: no change was missed, except of objects that came and we
 	}
 }
 
+// TestVerdictOfBeginning: a gap does not hide that the history begins within the period.
+func TestVerdictOfBeginning(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	s := history.Span{From: at, To: at.Add(time.Hour), Since: at.Add(time.Minute), Gaps: []event.GapData{{Cause: "expired", From: at, To: at}}}
+	var b strings.Builder
+	printVerdict(&b, &s)
+	if want := "the history begins at 2026-11-21T06:01:00Z\n"; !strings.Contains(b.String(), "changes may be missing") || !strings.HasSuffix(b.String(), want) {
+		t.Errorf("got\n%swant the gap and %q", b.String(), want)
+	}
+}
+
 // TestPagesOverRetention: pages together are complete from where the last one is.
 func TestPagesOverRetention(t *testing.T) {
 	t.Parallel()
@@ -42,5 +58,82 @@ func TestPagesOverRetention(t *testing.T) {
 	join(all, page(time.Minute))
 	if join(all, page(0)); !all.Complete || !all.From.Equal(at.Add(time.Minute)) || len(all.Items) != 6 {
 		t.Errorf("complete %t from %v, %d items", all.Complete, all.From, len(all.Items))
+	}
+}
+
+// TestTimesOfTheDaemon: how long ago a flag has counts back from now by the daemon's clock, which the records have, also for pages
+// and resources that are read later. A clock that is right to the second counts as right.
+func TestTimesOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{-3 * time.Minute, 3 * time.Minute, 0} {
+		began := time.Now()
+		asked := map[string][]string{} // parameters of the paths, and bodies
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", time.Now().Add(off).UTC().Format(http.TimeFormat))
+			if r.Method == http.MethodHead {
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			asked[r.URL.Path] = append(asked[r.URL.Path], r.URL.RawQuery+string(body))
+			answer := `{}`
+			if strings.Contains(r.URL.Path, "/objects/") && !strings.Contains(r.URL.RawQuery, "continue") {
+				answer = `{"continue":"x"}`
+			}
+			_, _ = io.WriteString(w, answer) // the command may have failed
+		}))
+		for _, command := range [][]string{
+			{"history", "pods", "--since", "5m"}, {"changes", "--from", "-5m"}, {"diff", "pods", "a", "-n", "b", "--from", "5m"}, {"get", "pods,jobs", "--at", "5m", "-o", "json"},
+			{"deadletters", "list", "--sink", "s", "--since", "5m"}, {"deadletters", "retry", "--sink", "s", "--since", "5m"}, {"tail", "--no-follow", "--since", "5m"},
+			{"replay", "--sink", "s", "--since", "5m"},
+		} {
+			clear(asked)
+			cmd := newRootCommand(io.Discard, io.Discard)
+			cmd.SetArgs(append(command, "--admin", s.URL))
+			_ = cmd.ExecuteContext(t.Context()) // some answers have nothing
+			n := 0
+			for path, all := range asked {
+				for _, text := range all {
+					text = strings.ReplaceAll(text, "%3A", ":")
+					at, err := time.Parse(time.RFC3339, instants.FindString(text))
+					if err != nil {
+						t.Errorf("%v asks %s for %q: %v", command, path, text, err)
+						continue
+					}
+					earliest, latest := began.Add(off-5*time.Minute).Truncate(time.Second), time.Now().Add(off-5*time.Minute)
+					if n++; at.Before(earliest) || at.After(latest) {
+						t.Errorf("%v asks %s for %v, want from %v to %v", command, path, at, earliest, latest)
+					}
+					if len(all) > 1 && instants.FindString(text) != instants.FindString(strings.ReplaceAll(all[0], "%3A", ":")) {
+						t.Errorf("%v has two times: %q", command, all)
+					}
+				}
+			}
+			if n == 0 {
+				t.Errorf("%v asked for nothing", command)
+			}
+		}
+		s.Close()
+	}
+}
+
+var instants = regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:.]+Z`)
+
+// TestMoreChanges: where a page ends, older changes are certain only without a test that each has to pass.
+func TestMoreChanges(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"items":[{}],"complete":true,"continue":"x"}`) // the command may have failed
+	}))
+	t.Cleanup(s.Close)
+	for flag, want := range map[string]string{"--by=me": "there are older changes", "--path=spec.replicas": "there may be older changes", "--when=true": "there may be older changes"} {
+		var notes strings.Builder
+		cmd := newRootCommand(io.Discard, &notes)
+		cmd.SetArgs([]string{"history", "pods", "--limit", "1", flag, "--admin", s.URL})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(notes.String(), want) {
+			t.Errorf("%s: %v, %q, want %q", flag, err, &notes, want)
+		}
 	}
 }

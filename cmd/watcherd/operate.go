@@ -178,7 +178,7 @@ func newReplayCommand() *cobra.Command {
 		Example: "  watcherd replay --sink ops --since 1h\n  watcherd replay --sink ops --since 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z\n" +
 			"  watcherd replay --sink ops --from-sequence 4711",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			now := time.Now()
+			now := flags.now(cmd.Context())
 			r := admin.ReplayRequest{Sink: sink, FromSequence: from}
 			switch {
 			case cmd.Flags().Changed("from-sequence") && from == 0:

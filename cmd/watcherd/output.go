@@ -133,12 +133,17 @@ func addOutputFlag(cmd *cobra.Command, to *string, usage string, formats ...stri
 	}
 }
 
-// timeFlag is the time that a flag gives, zero if it is empty.
-func timeFlag(flag, text string, now time.Time) (at time.Time, err error) {
-	if text != "" {
-		if at, err = admin.ParseSince(text, now); err != nil {
-			err = &usageError{fmt.Errorf("%s: %w", flag, err)}
-		}
+// timeFlag is the time that a flag gives, zero if it is empty. What is given as how long ago counts back from now.
+func timeFlag(flag, text string, now func() (time.Time, error)) (at time.Time, err error) {
+	if text == "" {
+		return at, nil
+	}
+	if ago, ok := admin.ParseAgo(text); ok {
+		at, err = now()
+		return at.Add(-ago), err
+	}
+	if at, err = admin.ParseSince(text, at); err != nil {
+		err = &usageError{fmt.Errorf("%s: %w", flag, err)}
 	}
 	return at, err
 }

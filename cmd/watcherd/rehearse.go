@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,10 +37,10 @@ func newBacktestCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			now := time.Now()
+			now := flags.now(cmd.Context())
 			r := admin.BacktestRequest{Proposal: retrace.ProposalOf(st)}
-			if r.From, err = admin.ParseSince(since, now); err != nil {
-				return &usageError{fmt.Errorf("--since: %w", err)}
+			if r.From, err = timeFlag("--since", since, now); err != nil {
+				return err
 			}
 			if r.To, err = timeFlag("--until", until, now); err != nil {
 				return err

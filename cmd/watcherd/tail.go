@@ -73,7 +73,7 @@ func newTailCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *tailOptions) query() (url.Values, error) {
+func (o *tailOptions) query(ctx context.Context) (url.Values, error) {
 	if o.limit < 0 {
 		return nil, &usageError{errors.New("--limit is a number of events")}
 	}
@@ -89,7 +89,7 @@ func (o *tailOptions) query() (url.Values, error) {
 	}
 	if o.since != "" {
 		if _, err := strconv.ParseUint(o.since, 10, 64); err != nil {
-			at, err := timeFlag("--since", o.since, time.Now())
+			at, err := timeFlag("--since", o.since, o.admin.now(ctx))
 			if err != nil {
 				return nil, err
 			}
@@ -113,7 +113,7 @@ const (
 )
 
 func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
-	query, err := o.query()
+	query, err := o.query(cmd.Context())
 	if err != nil {
 		return err
 	}

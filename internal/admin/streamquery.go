@@ -170,8 +170,8 @@ func (s *Server) halved(at time.Time) (low, end uint64) {
 // ParseSince reads a point in time as people give it: how long ago (90s, 2h, 3d) or
 // when (RFC 3339).
 func ParseSince(text string, now time.Time) (time.Time, error) {
-	if d, err := days.ParseDuration(strings.TrimPrefix(text, "-")); err == nil {
-		return now.Add(-d.Abs()), nil
+	if d, ok := ParseAgo(text); ok {
+		return now.Add(-d), nil
 	}
 	at, err := time.Parse(time.RFC3339, strings.Replace(text, " ", "+", 1)) // as a URL has it, where a plus sign stands for a blank
 	if err != nil {
@@ -181,6 +181,12 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 		at = time.Time{}
 	}
 	return at, nil
+}
+
+// ParseAgo reads how long ago a point in time is; ok is false for one that is given otherwise.
+func ParseAgo(text string) (d time.Duration, ok bool) {
+	d, err := days.ParseDuration(strings.TrimPrefix(text, "-"))
+	return d.Abs(), err == nil
 }
 
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {

@@ -71,7 +71,7 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return b, err
 	}
-	if b.Unread, err = r.unread(&o.Resource, o.Namespace, r.now()); err != nil {
+	if b.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, r.now()); err != nil {
 		return b, err
 	}
 	keys, err := r.ledger.RedactKeys()

@@ -557,7 +557,7 @@ func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before
 			s.Since = since
 		}
 	}
-	s.Unread, err = r.unread(resource, namespace, to)
+	s.Unread, err = r.unread(resource, namespace, name, to)
 	s.Complete = s.recorded && len(s.Gaps) == 0 && len(s.Unread) == 0
 	return s, cmp.Or(coveredErr, err)
 }
@@ -573,12 +573,23 @@ func (s *Span) as() As {
 	return Exact
 }
 
-// unread is what is not read of a resource, of all that run if it is nil, before a time.
-func (r *Reader) unread(resource *event.Resource, namespace string, to time.Time) (list []Unread, err error) {
+// unread is what is not read of a resource, of all that run if it is nil, before a time. What the watches have left of the resource
+// is, of an object that no other part of the ledger has.
+func (r *Reader) unread(resource *event.Resource, namespace, name string, to time.Time) (list []Unread, err error) {
 	if r.reading == nil {
 		return nil, nil
 	}
 	running := r.reading()
+	var left leavings
+	var entries []entry
+	if resource != nil {
+		if left, err = r.leavings(*resource); err == nil && name != "" {
+			entries, err = r.entries(&Object{*resource, namespace, name}, left)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
 		partition, in := ledger.SplitFeed(feed)
 		gr, _ := ledger.SplitPartition(partition)
@@ -588,6 +599,9 @@ func (r *Reader) unread(resource *event.Resource, namespace string, to time.Time
 		u, runs := running[feed]
 		if !runs {
 			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil {
+				return nil
+			}
+			if left.of(partition, cmp.Or(namespace, in)).left && (len(entries) == 0 || !entries[0].left) {
 				return nil
 			}
 			u = Unread{Cause: "no watch reads it"}

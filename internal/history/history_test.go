@@ -138,8 +138,10 @@ func (w *world) truth() time.Time {
 func (w *world) set() {
 	w.skewed = true
 	w.skew.Store(int64(w.rng.IntN(3)-1) * w.rng.Int64N(int64([]time.Duration{time.Minute, 20 * time.Minute}[w.rng.IntN(2)])))
-	if behind := w.moments[len(w.moments)-1].at.Sub(w.now()); behind > 0 && behind < 2*jitter {
-		w.skew.Add(-int64(2 * jitter)) // by less, the records do not show it: their times are as those of another order
+	if n := len(w.moments); n > 0 {
+		if behind := w.moments[n-1].at.Sub(w.now()); behind > 0 && behind < 2*jitter {
+			w.skew.Add(-int64(2 * jitter)) // by less, the records do not show it: their times are as those of another order
+		}
 	}
 	w.clocks = append(w.clocks, clock{w.truth(), time.Duration(w.skew.Load())})
 	w.obscured = append(w.obscured, duration{w.now().Add(-time.Hour), w.now().Add(time.Hour)})

@@ -145,7 +145,7 @@ func (r *Reader) above(ctx context.Context, at past) func(*Ref) (*Ref, error) {
 		if kind.Namespaced {
 			o.Namespace = ref.Namespace
 		}
-		entries, err := r.entries(&o)
+		entries, err := r.entries(&o, leavings{})
 		if err != nil || len(entries) != 1 || entries[0].object == nil {
 			return nil, err
 		}

@@ -552,6 +552,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		return nil, false, err
 	}
 	came, began, refs := map[Object]bool{}, time.Now(), 0
+	left := map[event.Resource]leavings{}
 	whole = true
 	for i, n := range all {
 		if time.Since(began) > 10*patience {
@@ -562,7 +563,12 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err != nil {
 			return nil, false, err
 		}
-		entries, err := r.entries(&o)
+		if _, ok := left[o.Resource]; !ok {
+			if left[o.Resource], err = r.leavings(o.Resource); err != nil {
+				return nil, false, err
+			}
+		}
+		entries, err := r.entries(&o, left[o.Resource])
 		if err != nil {
 			return nil, false, err
 		}
@@ -696,7 +702,7 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 		d.To, err = r.At(ctx, o, to)
 	}
 	if err == nil {
-		d.Unread, err = r.unread(&o.Resource, o.Namespace, later(from, to))
+		d.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, later(from, to))
 	}
 	if err != nil {
 		return d, err

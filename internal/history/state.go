@@ -35,27 +35,90 @@ type State struct {
 	before, next uint64 // the records around the time, 0: none or not known
 	form         uint64 // the record that the object was made for, 0: there is none
 	blind        bool   // history was lost before the record that follows
+	left         bool   // the watches had left its part of the ledger by the time
 }
 
 // unlogged is the sequence of a recorded state that is in no record of the log.
 const unlogged = 1
 
 // entry is an object's state in the ledger. A nil object is one that cannot be read.
-type entry struct{ object *compact.Object }
+type entry struct {
+	object *compact.Object
+	leaving
+}
 
-// entries are an object's states in the parts of the ledger of its resource.
-func (r *Reader) entries(o *Object) ([]entry, error) {
-	var list []entry
+// entries are an object's states in the parts of the ledger of its resource, those in parts that were left last.
+func (r *Reader) entries(o *Object, in leavings) ([]entry, error) {
+	var list, left []entry
 	for _, p := range r.partitions(o.Resource) {
 		c, err := r.ledger.State(p, ledger.Key(o.Namespace, o.Name))
 		if err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err
 		}
-		if c != nil || err != nil {
-			list = append(list, entry{c})
+		if c == nil && err == nil {
+			continue
+		}
+		if l := in.of(p, o.Namespace); l.left {
+			left = append(left, entry{c, l})
+		} else {
+			list = append(list, entry{c, l})
 		}
 	}
-	return list, nil
+	return append(list, left...), nil
+}
+
+// leavings are the parts of the ledger of a resource that no watch covers, and the namespaces in which others are read.
+type leavings struct {
+	parts map[string]map[string]time.Time // up to when the feeds of each read it, by their namespaces
+	read  map[string]bool
+}
+
+// leaving is what is known of an entry in a part of the ledger that was left, while others of its resource are read.
+type leaving struct {
+	left  bool
+	until time.Time
+}
+
+// leavings returns the parts of the ledger that watches of a resource have left.
+func (r *Reader) leavings(resource event.Resource) (leavings, error) {
+	l, running := leavings{map[string]map[string]time.Time{}, map[string]bool{}}, map[string]bool{}
+	if r.reading != nil {
+		for feed := range r.reading() {
+			partition, _ := ledger.SplitFeed(feed)
+			running[partition] = true // a watch may have returned to it a moment ago
+		}
+	}
+	return l, r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, in := ledger.SplitFeed(feed)
+		if gr, _ := ledger.SplitPartition(partition); gr.Group != resource.Group || gr.Resource != resource.Resource {
+			return nil
+		}
+		left, err := r.ledger.Unwatched(partition)
+		switch {
+		case err != nil:
+		case !left || running[partition]:
+			l.read[in] = true
+		case l.parts[partition] == nil:
+			l.parts[partition] = map[string]time.Time{in: c.Time}
+		default:
+			l.parts[partition][in] = c.Time
+		}
+		return err
+	})
+}
+
+// of is what is known of a part in a namespace, or in all if it is empty.
+func (l leavings) of(partition, namespace string) leaving {
+	feeds := l.parts[partition]
+	if len(feeds) == 0 || !l.read[""] && !l.read[namespace] {
+		return leaving{}
+	}
+	return leaving{true, later(feeds[""], feeds[namespace])}
+}
+
+// before reports whether a part was left before the end of a past.
+func (l leaving) before(end past) bool {
+	return l.left && (end.t.After(l.until) || !end.latest.Before(l.until))
 }
 
 func (r *Reader) partitions(about event.Resource) []string {
@@ -67,7 +130,11 @@ func (r *Reader) partitions(about event.Resource) []string {
 
 // At returns an object's state at a time.
 func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
-	entries, err := r.entries(&o)
+	left, err := r.leavings(o.Resource)
+	if err != nil {
+		return State{}, err
+	}
+	entries, err := r.entries(&o, left)
 	if err != nil {
 		return State{}, err
 	}
@@ -75,7 +142,7 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	if !r.several(&o) && len(entries) == 1 && entries[0].object != nil {
+	if !r.several(&o) && len(entries) == 1 && entries[0].object != nil && !entries[0].left {
 		s, ok, err := r.walk(ctx, &o, before, fromEntry(&o, entries[0].object), quickSteps)
 		if err != nil || ok && s.As == Exact && s.Exists {
 			return r.judge(&o, before, s, err)
@@ -163,10 +230,13 @@ func (r *Reader) at(ctx context.Context, o *Object, before past, next uint64, en
 // quickSteps is how far a chain is followed before headlines are read instead.
 const quickSteps = 256
 
-// judge lowers what a state is worth if a gap hides it.
+// judge lowers what a state is worth if a gap hides it, or the watches have left its part of the ledger.
 func (r *Reader) judge(o *Object, at past, s State, err error) (State, error) {
 	if err != nil {
 		return s, err
+	}
+	if s.left && s.As == Exact {
+		s.As = Gap
 	}
 	gaps, err := r.allGaps()
 	if err != nil {
@@ -281,6 +351,7 @@ func (r *Reader) resolve(ctx context.Context, o *Object, before past, next uint6
 			return s, nil
 		}
 		found, _, err := r.walk(ctx, o, before, fromEntry(o, e.object), maxSteps)
+		found.left = e.before(before)
 		if err != nil || found.As == Exact && found.Exists {
 			return found, err
 		}
@@ -306,9 +377,9 @@ func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
 	if rec.Event.Type == event.Deleted { // or it left what the other one selects
 		return State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, before: last, next: s.next}, nil
 	}
-	next, blind := s.next, s.blind
+	next, blind, left := s.next, s.blind, s.left
 	s = r.stateOf(rec, rec.Record, rec.Object)
-	s.next, s.blind = next, blind
+	s.next, s.blind, s.left = next, blind, left
 	err = r.led(&s, rec)
 	return s, err
 }
@@ -505,7 +576,7 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, after str
 		return size <= pageBytes
 	})
 	if err == nil {
-		list.Unread, err = r.unread(&all.Resource, all.Namespace, t)
+		list.Unread, err = r.unread(&all.Resource, all.Namespace, "", t)
 	}
 	return list, err
 }
@@ -550,6 +621,10 @@ const maxPlaces = 50_000
 // others, and that neither f nor the limit has ended it.
 func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after string, limit int, f func(*State) bool) (as As, next string, more bool, err error) {
 	unselected, settled, err := r.unselected(all.Resource, before.t)
+	if err != nil {
+		return as, "", false, err
+	}
+	left, err := r.leavings(all.Resource)
 	if err != nil {
 		return as, "", false, err
 	}
@@ -612,6 +687,12 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 			return as, "", false, err
 		}
 	}
+	var at Span
+	if len(left.parts) > 0 {
+		if at, err = r.spanOf(&all.Resource, all.Namespace, "", before, before); err != nil {
+			return as, "", false, err
+		}
+	}
 	next = end
 	goes, n := true, 0
 	for i, c := range keys {
@@ -627,18 +708,18 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 			rules = nil
 		}
 		ns, name, _ := strings.Cut(c.key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, recorded[place{ns, name}], rules)
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, left, recorded[place{ns, name}], rules)
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", false, err
 		}
-		if s.As == Exact && !s.Exists {
+		if s.As == Exact && !s.Exists || s.left && at.as() == Exact { // or no watch selected it then
 			continue
 		}
 		n++
 		goes = f(&s)
 	}
-	at, err := r.spanOf(&all.Resource, all.Namespace, "", before, before)
+	at, err = r.spanOf(&all.Resource, all.Namespace, "", before, before)
 	if as = at.as(); damaged {
 		as = Gap
 	}
@@ -680,8 +761,8 @@ func first(recorded map[place]*around, n int) string {
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
 // that, nil if nothing is. unselected is that of the end of the past, nil if the object may have been selected. unread: there may
 // be more of it that cannot be read.
-func (r *Reader) listed(ctx context.Context, o *Object, before past, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
-	entries, err := r.entries(o)
+func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavings, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
+	entries, err := r.entries(o, left)
 	if err != nil {
 		return s, false, err
 	}
@@ -926,7 +1007,7 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 		}
 		return rec.Prev, below - 1, nil
 	}
-	entries, err := r.entries(o)
+	entries, err := r.entries(o, leavings{})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -123,6 +123,12 @@ func StoreError(err error, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrStore, fmt.Sprintf(format, args...), err)
 }
 
+// Unwatched reports whether it is noted that no watch covers a part of the ledger.
+func (l *Ledger) Unwatched(partition string) (bool, error) {
+	_, noted, err := l.store.Meta(UnwatchedMeta + partition)
+	return noted, StoreError(IgnoreUnreadable(err), "note of %s", partition)
+}
+
 // FeedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
 // prefix ends in the ID of a feed of all namespaces.
 func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
@@ -226,6 +232,7 @@ const (
 	DictionaryMeta = "dictionary/" // and the id
 	ClusterMeta    = "cluster-uid"
 	NamespaceMeta  = "namespace/" // and the name, of a namespace as watches select by it
+	UnwatchedMeta  = "unwatched/" // and a part of the ledger, of the time since when no watch covers it
 	FarewellMeta   = "farewell/"  // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
 )
 

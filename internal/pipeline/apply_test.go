@@ -127,7 +127,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 // TestApplyGoesOverDamage applies a state although a part of what the store remembers is
 // damaged, and no part that the state needs.
 func TestApplyGoesOverDamage(t *testing.T) {
-	for _, key := range []string{ledger.CheckpointMeta("pods#"), unwatchedMeta + "pods", unservedMeta + "pods"} {
+	for _, key := range []string{ledger.CheckpointMeta("pods#"), ledger.UnwatchedMeta + "pods", unservedMeta + "pods"} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
 			l := newLife(t, t.TempDir())

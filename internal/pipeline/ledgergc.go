@@ -14,11 +14,7 @@ import (
 )
 
 const (
-	// unwatchedMeta and the name of a part of the ledger are the key of the time since when no
-	// watch covers it.
-	unwatchedMeta = "unwatched/"
-
-	// unwatchedInMeta and a feed's id say the same of a namespace, of which watches
+	// unwatchedInMeta and a feed's id say what ledger.UnwatchedMeta does, of a namespace, of which watches
 	// have been taken; without a namespace, of those that never had a feed of their
 	// own.
 	unwatchedInMeta = "unwatched-in/"
@@ -69,15 +65,15 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 			needed = true
 			namespaces[ns] = true
 		}
-		_, marked, err := m.unwatchedSince(unwatchedMeta + p)
+		_, marked, err := m.unwatchedSince(ledger.UnwatchedMeta + p)
 		if err != nil {
 			return err
 		}
 		switch {
 		case needed && marked:
-			b.DeleteMeta(unwatchedMeta + p)
+			b.DeleteMeta(ledger.UnwatchedMeta + p)
 		case !needed && !marked:
-			b.PutMeta(unwatchedMeta+p, now)
+			b.PutMeta(ledger.UnwatchedMeta+p, now)
 		}
 		if needed {
 			if err := m.markNamespaces(b, p, namespaces, now); err != nil {
@@ -92,8 +88,8 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 // a note alone, as their removal was interrupted.
 func (m *Manager) parts() ([]string, error) {
 	parts := m.store.Partitions()
-	err := m.store.ScanMeta(unwatchedMeta, func(key string, _ []byte) error {
-		parts = append(parts, strings.TrimPrefix(key, unwatchedMeta))
+	err := m.store.ScanMeta(ledger.UnwatchedMeta, func(key string, _ []byte) error {
+		parts = append(parts, strings.TrimPrefix(key, ledger.UnwatchedMeta))
 		return nil
 	})
 	if err != nil {
@@ -163,7 +159,7 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 		return err
 	}
 	for _, p := range parts {
-		since, late, err := m.expired(unwatchedMeta+p, kept)
+		since, late, err := m.expired(ledger.UnwatchedMeta+p, kept)
 		switch {
 		case err != nil:
 			return err
@@ -312,7 +308,7 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	}
 	b := m.store.NewBatch()
 	defer b.Discard()
-	b.DeleteMeta(unwatchedMeta + partition)
+	b.DeleteMeta(ledger.UnwatchedMeta + partition)
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
 	b.DeleteMeta(ledger.FarewellMeta + partition)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/watcherd/watcherd/internal/committest"
 	past "github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -83,5 +85,64 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	})
 	if s := l.span(nil, begun); !s.Complete {
 		t.Errorf("of all that is watched: %+v", s)
+	}
+}
+
+// TestUnreadAfterAMove: what a watch reads no more, as it selects otherwise at the API server, does not have the answers about what it
+// reads be incomplete. Objects that only the part of the ledger before has are in no list of now, and what is not known of them comes with their own answers.
+func TestUnreadAfterAMove(t *testing.T) {
+	api, _ := podServer(t, 2)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	named := func(name string, namespaces ...string) plan.Watch {
+		return committest.PodWatch(func(w *plan.Watch) {
+			w.Fingerprint, w.ServerFields, w.Namespaces = name, "metadata.name="+name, namespaces
+		})
+	}
+	l.apply(l.state(committest.PodWatch()))
+	l.caughtUp()
+	time.Sleep(time.Millisecond) // a later time than that of the changes
+	about, before := event.Resource{Resource: "pods"}, time.Now()
+	eventually(t, "read up to the time", func() bool {
+		api.Put(podPath, "ns", "busy", nil)
+		c, _, err := l.m.ledger.Checkpoint(ledger.FeedID("pods", ""))
+		return err == nil && c.Time.After(before)
+	})
+	l.apply(l.state(named("pod-00000")))
+	h := l.m.Reader().History()
+	eventually(t, "complete, with what is read now", func() bool {
+		s, err := h.At(t.Context(), past.Object{Resource: about, Namespace: "ns", Name: "pod-00000"}, time.Now())
+		return err == nil && s.As == past.Exact && l.span(&about, time.Now()).Complete
+	})
+	check := func(name string, at time.Time, as past.As, listed, unread int) {
+		t.Helper()
+		o := past.Object{Resource: about, Namespace: "ns", Name: name}
+		s, err := h.At(t.Context(), o, at)
+		list, err2 := h.ListAt(t.Context(), past.Objects{Resource: about, Named: func(_, of string) bool { return of == name }}, at, "", 2)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		if s.As != as || len(s.Object) == 0 || list.As != past.Exact && unread > 0 || len(list.Items) != listed || listed > 0 && list.Items[0].As != as || len(list.Unread) > 0 {
+			t.Errorf("%s is %s, in a list %+v, want %s, listed %d times", name, s.As, list, as, listed)
+		}
+		versions, err := h.Versions(t.Context(), past.VersionQuery{Object: o, To: at, Limit: 1})
+		diff, err2 := h.Diff(t.Context(), o, before, at)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		if len(versions.Unread) != unread || len(diff.Unread) != unread || diff.To.As != as {
+			t.Errorf("%s: unread %+v, by its difference %+v, which is %s; want %d", name, versions.Unread, diff.Unread, diff.To.As, unread)
+		}
+	}
+	check("pod-00000", time.Now(), past.Exact, 1, 0)
+	check("pod-00001", time.Now(), past.Gap, 0, 1)
+	check("pod-00001", before, past.Exact, 1, 0)
+
+	l.apply(l.state(named("pod-00001", "other"))) // which leaves the others unread
+	eventually(t, "read in one namespace", func() bool {
+		p, err := h.Query(t.Context(), past.Query{Filter: past.Filter{Resource: &about, Namespace: "other", From: time.Now()}, Limit: 1})
+		return err == nil && p.Complete
+	})
+	if s := l.span(&about, time.Now()); s.Complete || len(s.Unread) != 2 {
+		t.Errorf("of all namespaces: %+v", s)
 	}
 }

@@ -32,7 +32,7 @@ type Client struct {
 // Tokens are files with bearer tokens, "" for none. Each is read for each request that
 // needs it: who only reads needs no access to the token for commands.
 type Tokens struct {
-	ReadFile    string // for GET
+	ReadFile    string // for GET and HEAD
 	CommandFile string // for everything else
 }
 
@@ -77,6 +77,22 @@ func (c *Client) Page(commands bool) (string, error) {
 		return "", err
 	}
 	return page + "#token=" + url.PathEscape(strings.TrimSpace(string(token))), nil
+}
+
+// Now returns the time by the daemon's clock, to the second, or by that of this machine where they agree to the second.
+func (c *Client) Now(ctx context.Context) (time.Time, error) {
+	began := time.Now()
+	resp, err := c.Do(ctx, http.MethodHead, "/api/openapi.json", nil, nil, nil)
+	if err != nil {
+		return began, err
+	}
+	defer resp.Body.Close()
+	now := time.Now()
+	daemon, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil || !daemon.After(now) && began.Before(daemon.Add(time.Second)) {
+		return now, nil //nolint:nilerr // the header is optional
+	}
+	return daemon, nil
 }
 
 // Get decodes the answer to a GET into out.
@@ -150,7 +166,7 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 		req.Header.Set("Content-Type", "application/json")
 	}
 	file := c.tokens.CommandFile
-	if method == http.MethodGet {
+	if method == http.MethodGet || method == http.MethodHead {
 		file = c.tokens.ReadFile
 	}
 	if file != "" {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ func TestFeed(t *testing.T) {
 
 	// The keyboard leads to the object, and back.
 	p.keys("jj")
+	p.sees(".feed > [role=status]", "^added ConfigMap "+ns+"/kept-1 ") // which a screen reader reads out
 	p.sees(".row.selected", "kept-1")
 	configMap(t, http.MethodPost, ns, "late", nil)
 	p.sees(".row:first-child", "late")
@@ -160,6 +162,7 @@ func TestStrip(t *testing.T) {
 		r := eval[[]float64](p, `(() => { const t = document.querySelector(".thumb").getBoundingClientRect(); return [t.left, t.right]; })()`)
 		return [2]float64(r)
 	}
+	until(t, "the part in view is shown", func() bool { return eval[bool](p, `!!document.querySelector(".thumb")`) })
 	both := thumb()
 	// A click on the last bar: what came before the later change follows from there.
 	top := eval[float64](p, `document.querySelector(".strip-area svg").getBoundingClientRect().top`)
@@ -308,6 +311,7 @@ func TestBetween(t *testing.T) {
 	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
+	p.sees(".under .notice.gap", "^The earlier state is not known")
 	configMap(t, http.MethodPatch, ns, "made", object{"more": "later"})
 	until(t, "the next change is in the answer", func() bool {
 		p.press(".filter", "ask again")
@@ -632,6 +636,22 @@ func TestRestart(t *testing.T) {
 	p.sees(".counts", "^2 changes since")
 }
 
+// TestHungDaemon: numbers of a daemon that does not answer do not stand as those of now for as long as an answer may take.
+func TestHungDaemon(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }() // so that it can stop
+	p.sees(".notice.bad", "the daemon does not answer")
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
 // forgets has the API server of a kubeconfig behind a proxy, which refuses the next watch of ConfigMaps as one
 // of lost history after it is set.
 func forgets(t *testing.T) (kubeconfig string, next *atomic.Bool) {
@@ -739,6 +759,11 @@ func TestVersionsOfOneTime(t *testing.T) {
 	p.sees(".pane", "It did not exist at this time")
 	p.keys("[")
 	p.sees("pre", "level: info")
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?from=-1h"))
+	p.sees(".lead", `(?s)gap.*history begins within this period`)
+	if text := p.saved(); !strings.Contains(text, "expired; the history begins at ") {
+		t.Errorf("the file is\n%s", text)
+	}
 }
 
 // nextSecond has what follows happen in another second: managed fields have no finer time, so of

@@ -151,14 +151,14 @@ function parsed(text: string): unknown {
   return /9\d{15}|\d{17}/.test(text) ? JSON.parse(text, exact as (key: string, v: unknown) => unknown) : JSON.parse(text);
 }
 
-export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal): Promise<T> {
+export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal, most = patience): Promise<T> {
   if (recording) {
     const asked = Object.entries(query).filter(([, v]) => v !== undefined && v !== "").map(([k, v]) => `${k}=${v}`).sort();
     const answer = recording.answers[[decodeURIComponent(path), ...asked].join("&")];
     if (answer === undefined) throw new Problem(404, "This page does not have it: watcherd history and diff read it from the folder of the recording, with --store.");
     return answer as T;
   }
-  const late = AbortSignal.timeout(patience);
+  const late = AbortSignal.timeout(most);
   try {
     const answer = await ask(path, query, { headers: headers({}), signal: stop ? AbortSignal.any([stop, late]) : late });
     return parsed(await answer.text()) as T;
@@ -167,6 +167,8 @@ export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal
     throw new Problem(0, late.aborted ? "the daemon does not answer" : "the daemon's answer broke off");
   }
 }
+
+export const getStatus = (path: string, query: Query, stop: AbortSignal) => get<Status>(path, query, stop, prompt);
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
@@ -208,6 +210,7 @@ export function useAsked<T>(path: string, query: Query = {}, every = 0, read: (p
 }
 
 const patience = 60_000; // milliseconds for an answer: the longest take 20 s, and may wait for others
+const prompt = 10_000; // for the status, which is at hand: what is shown of it is old meanwhile
 const retry = 2000;
 const silence = 40_000; // of a stream, which has something every 15 s
 

@@ -2,7 +2,7 @@
 import { signal, useSignal } from "@preact/signals";
 import { Component, type ComponentChildren, options, render } from "preact";
 import { useEffect } from "preact/hooks";
-import { allowed, connection, locked, recording, type Status, unlock, useAsked } from "./api";
+import { allowed, connection, getStatus, locked, recording, type Status, unlock, useAsked } from "./api";
 import { Between } from "./between";
 import { Config } from "./config";
 import { Delivery } from "./delivery";
@@ -86,7 +86,7 @@ class Guarded extends Component<{ children: ComponentChildren }, { error?: Error
 
 function App() {
   const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
-  const status = useAsked<Status>(recording ? "" : "status", {}, 2000);
+  const status = useAsked<Status>(recording ? "" : "status", {}, 2000, getStatus);
   const s = status.value;
   useEffect(() => { document.title = visible([view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · ")); });
   if (locked.value) return <><Top /><Locked /></>;

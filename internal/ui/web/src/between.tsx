@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
-import { Unified } from "./object";
+import { Unified, Unsure } from "./object";
 import { arrows, clock, count, resourceName, some, today, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
@@ -84,7 +84,7 @@ function Net({ of, answer, children }: { of: NetChange; answer: Changes; childre
   return <li><button class="plain fold" aria-expanded={open} aria-label={`Difference of ${of.name}`} onClick={() => show(!open)}>{open ? "▾" : "▸"}</button>
     <Verb type={typeOf(of.change)} /><span class="kind">{of.resource.kind}</span><span class="name"><ObjectName of={of} /></span>
     <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
-    {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty> : !diff.error && <Empty>Reading…</Empty>}</div>}{children}</li>;
+    {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? <><Unsure of={diff.value} />{diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty>}</> : !diff.error && <Empty>Reading…</Empty>}</div>}{children}</li>;
 }
 
 const escape = (s: string) => visible(s).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -110,7 +110,8 @@ async function save(c: Changes, cluster: string) {
       parts.push("</details>");
     }
   }
-  const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : c.gaps.length ? "Not complete: " + c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`).join("; ") : c.unread ? "Not complete: " + c.unread.map(unreadText).join("; ") : "Not complete: the log does not reach back to the beginning of this period, or the answer was cut.";
+  const lacks = [...c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`), ...(c.unread ?? []).map(unreadText), c.since && `the history begins at ${c.since}`, c.truncated && "more objects changed"].filter(Boolean);
+  const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : `Not complete: ${lacks.join("; ") || "the log does not reach back to the beginning of this period"}.`;
   const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"><title>${escape(cluster)} ${c.from}</title>
 <style>:root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto;font-size:12px}.a{color:light-dark(#116329,#7ee787)}.d{color:light-dark(#a0111f,#ffa198)}.h{opacity:.7}p{margin:0}.c{margin-left:2rem}</style>
 <h1>${escape(cluster)}: ${c.from} to ${c.to}</h1><p>${escape(verdict)} ${count(objects)} objects changed; ${count(c.churned)} ended as they began.</p>${parts.join("\n")}`;

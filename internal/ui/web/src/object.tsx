@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, arrows, brief, clock, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -92,6 +92,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
+    <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
         {end && <li class="life"><button onClick={() => page()}>The newest versions</button></li>}
@@ -131,10 +132,8 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   const [open, set] = useState(false);
   if (diff.error) return <Failed error={diff.error} />;
   if (!diff.value) return <Empty>Reading…</Empty>;
-  const unknown = [a, b].filter((s): s is State => !!s && s.as !== "exact");
   return <div class={current ? "" : "stale"} aria-busy={!current}>
-    {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === a ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
-    {diff.value.rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
+    <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
     {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
     {both && <FieldList of={open ? list : list.slice(0, 40)} />}
@@ -142,6 +141,15 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}
     {diff.value.diff && <Unified text={diff.value.diff} />}
   </div>;
+}
+
+/** What of a difference is not certain. */
+export function Unsure({ of: { from, to, rekeyed } }: { of: Difference }) {
+  const unknown = [from, to].filter((s) => s.as !== "exact");
+  return <>
+    {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
+    {rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
+  </>;
 }
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
