@@ -36,6 +36,12 @@ func (p *pausing) Health() store.Health {
 	return h
 }
 
+func (p *pausing) Ingests() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.room == nil && p.broken == nil && p.Store.Ingests()
+}
+
 func (p *pausing) WaitIngest(ctx context.Context) error {
 	p.mu.Lock()
 	room, broken := p.room, p.broken
