@@ -85,8 +85,13 @@ func TestTimesOfTheDaemon(t *testing.T) {
 			_, _ = io.WriteString(w, answer) // the command may have failed
 		}))
 		for _, command := range [][]string{
-			{"history", "pods", "--since", "5m"}, {"changes", "--from", "-5m"}, {"diff", "pods", "a", "-n", "b", "--from", "5m"}, {"get", "pods,jobs", "--at", "5m", "-o", "json"},
-			{"deadletters", "list", "--sink", "s", "--since", "5m"}, {"deadletters", "retry", "--sink", "s", "--since", "5m"}, {"tail", "--no-follow", "--since", "5m"},
+			{"history", "pods", "--since", "5m"},
+			{"changes", "--from", "-5m"},
+			{"diff", "pods", "a", "-n", "b", "--from", "5m"},
+			{"get", "pods,jobs", "--at", "5m", "-o", "json"},
+			{"deadletters", "list", "--sink", "s", "--since", "5m"},
+			{"deadletters", "retry", "--sink", "s", "--since", "5m"},
+			{"tail", "--no-follow", "--since", "5m"},
 			{"replay", "--sink", "s", "--since", "5m"},
 		} {
 			clear(asked)

@@ -130,7 +130,7 @@ func (c *Committer) leftAt(id string, given ledger.Selected) (*ledger.Left, erro
 	default:
 		left = ledger.Left{ResourceVersion: cp.RecordedUpTo()}
 	}
-	return &left, nil
+	return &left, nil //nolint:nilerr // what is unreadable is unknown
 }
 
 // leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch is not configured any more.

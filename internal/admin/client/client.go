@@ -90,7 +90,7 @@ func (c *Client) Now(ctx context.Context) (time.Time, error) {
 	now := time.Now()
 	daemon, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil || !daemon.After(now) && began.Before(daemon.Add(time.Second)) {
-		return now, nil //nolint:nilerr // the header is optional
+		return now, nil // the header is optional
 	}
 	return daemon, nil
 }

@@ -248,7 +248,7 @@ func (w *write) produce(ctx context.Context, due []int) (refused []int) {
 	// Write's context may look for its end only when it is asked, which one made of it is not.
 	if err := w.caller.Err(); err != nil {
 		for _, i := range due {
-			w.fail(i, w.sink.classify(w.caller, fmt.Errorf("write to topic %s: %w", w.records[i].Topic, err)))
+			w.fail(i, w.sink.classify(w.caller, fmt.Errorf("write to topic %s: %w", w.records[i].Topic, err))) //nolint:contextcheck // ctx is made of it
 		}
 		return nil
 	}

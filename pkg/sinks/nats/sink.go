@@ -154,7 +154,7 @@ func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 		// Write's context may look for its end only when it is asked, which one made of it is not.
 		for _, c := range []context.Context{p.caller, ctx} {
 			if stop == nil && c.Err() != nil {
-				stop = context.Cause(c)
+				stop = context.Cause(c) //nolint:contextcheck // ctx is made of the caller's
 			}
 		}
 		if stop != nil {
