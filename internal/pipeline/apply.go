@@ -120,10 +120,8 @@ func (m *Manager) carryOut(ctx context.Context, p *prepared) error {
 	if err := m.resumeRelabels(); err != nil {
 		return err
 	}
-	if !m.undiscovered {
-		if err := m.markUnwatched(next); err != nil {
-			return err
-		}
+	if err := m.markUnwatched(next); err != nil {
+		return err
 	}
 	return m.noteAccepted(next)
 }

@@ -49,7 +49,8 @@ func (m *Manager) forgetUnwatched() error {
 }
 
 // markUnwatched notes since when parts of the ledger are unwatched, and removes the
-// notes of those that are watched again.
+// notes of those that are watched again. Before resources are discovered it only removes:
+// what no watch matches is not known then.
 func (m *Manager) markUnwatched(st *plan.State) error {
 	running := m.runningIn()
 	b := m.store.NewBatch()
@@ -72,7 +73,7 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 		switch {
 		case needed && marked:
 			b.DeleteMeta(ledger.UnwatchedMeta + p)
-		case !needed && !marked:
+		case !needed && !marked && !m.undiscovered:
 			b.PutMeta(ledger.UnwatchedMeta+p, now)
 		}
 		if needed {
@@ -129,7 +130,7 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 		}
 	}
 	for id, is := range unwatched {
-		if is && !marked[id] {
+		if is && !marked[id] && !m.undiscovered {
 			b.PutMeta(unwatchedInMeta+id, now)
 		}
 	}

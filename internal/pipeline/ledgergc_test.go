@@ -95,6 +95,42 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	r.Expect("added a u1 1", "sync a u1 1") // as at the first start
 }
 
+// TestUnwatchedReturnsWithoutTheAPIServer has a watch return at a start at which the API server is away for longer than events are kept: what is
+// recorded stays, through a reload and another start, as long as the watch waits for its resource.
+func TestUnwatchedReturnsWithoutTheAPIServer(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := apitest.New(t)
+		api.Serve(podPath, "v1", "Pod")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(podPath, "ns", "lost", nil)
+		fs := vfs.NewCrashableMem()
+		both := func(l *live) *plan.State {
+			return l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+		}
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("pods#", "v1")
+		l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+		l.stop()
+		for range 2 {
+			l = runLive(t, "store", store.Options{FS: fs}, api, unfound())
+			l.apply(both(l))
+			time.Sleep(100 * time.Hour)
+			l.apply(both(l))
+			l.stop()
+		}
+		api.Delete(podPath, "ns", "lost")
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		eventually(t, "the deletion", func() bool { return l.log().types("lost") == "sync deleted" })
+		if got := l.log().types("pod"); got != "sync" {
+			t.Errorf("the other: %s", got)
+		}
+	})
+}
+
 // TestUnwatchedWithoutObjectsIsForgotten removes a watch of a resource that never had an object: its position
 // expires as recorded states do.
 func TestUnwatchedWithoutObjectsIsForgotten(t *testing.T) {
