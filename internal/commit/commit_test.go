@@ -171,6 +171,9 @@ func (r *rig) note(rules given) error {
 // meant is a watch's answer for a part of the ledger that it means.
 func meant(*plan.Watch) bool { return true }
 
+// wanted is meant for a resource.
+func wanted(*plan.Watch, schema.GroupResource) bool { return true }
+
 func addedTo(s *Feed, o *compact.Object) *objectSeen {
 	return &objectSeen{sighting: sighting{feed: s, obj: o}}
 }

@@ -45,7 +45,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 			given, ok := watches[watch]
 			partition, namespace := ledger.SplitFeed(id)
 			gr, _ := ledger.SplitPartition(partition)
-			goesOn := reads[reading{watch, partition}] && (was || !readOn(known, id, given))
+			goesOn := reads[reading{watch, partition}] && (was || given.Left == nil)
 			if !ok || gr != s.Key.GVR.GroupResource() || goesOn || namespace != "" && s.Key.Namespace != "" && namespace != s.Key.Namespace {
 				continue
 			}
@@ -133,9 +133,10 @@ func (c *Committer) leftAt(id string, given ledger.Selected) (*ledger.Left, erro
 	return &left, nil //nolint:nilerr // what is unreadable is unknown
 }
 
-// leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch is not configured any more.
-func (c *Committer) leave(b *store.Batch, watch, id string, given ledger.Selected, configured bool) error {
-	if !configured {
+// leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch does not want
+// the resource any more.
+func (c *Committer) leave(b *store.Batch, watch, id string, given ledger.Selected, wanted bool) error {
+	if !wanted {
 		b.DeleteMeta(ledger.SelectionKey(watch, id))
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -118,7 +119,7 @@ func TestEndBeforeAMoveIsReported(t *testing.T) {
 	r.noted(s, "v")
 	s = r.part("tier=b", "")
 	r.begin(s, true, both[0])
-	if _, err := r.c.PrepareChange(&plan.State{Watches: both}, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&both[0]), NewWatchRef(&both[1])}}, nil); err != nil {
+	if _, err := r.c.PrepareChange(&plan.State{Watches: both}, wanted, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&both[0]), NewWatchRef(&both[1])}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range [][]string{{"w 50"}, nil} {
@@ -144,7 +145,7 @@ func TestWatchReturnsToWhatOthersReadInPart(t *testing.T) {
 	vRef, awayRef := NewWatchRef(&v), NewWatchRef(&away)
 	in.watches.Store(&[]WatchRef{vRef})
 	other.watches.Store(&[]WatchRef{awayRef})
-	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, []*Feed{in, other}, nil, nil)
+	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, wanted, []*Feed{in, other}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func TestWatchReturnsBeforeAListIsTakenIn(t *testing.T) {
 			other := r.part("tier=b", "")
 			awayRef := NewWatchRef(&away)
 			other.watches.Store(&[]WatchRef{awayRef})
-			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, []*Feed{other}, map[*Feed][]WatchRef{left: {NewWatchRef(&v)}}, nil)
+			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, away}}, wanted, []*Feed{other}, map[*Feed][]WatchRef{left: {NewWatchRef(&v)}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,6 +196,68 @@ func TestWatchReturnsBeforeAListIsTakenIn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart is the same where the other watch reads on a namespace alone.
+func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wanted bool // the watch wants the resource all the time
+		want   []string
+	}{
+		"moved":   {true, []string{"w 50"}},
+		"removed": {false, nil}, // and made again: it begins with what there is
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk())
+			whole := r.part("tier=a", "")
+			r.save(whole, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now, Form: whole.Form})
+			r.noted(whole, "w", "v")
+			v, w := selecting("v", "tier=a"), selecting("w", "tier=a")
+			v.Namespaces = []string{"ns"}
+			in := r.part("tier=a", "ns")
+			if err := r.c.HandOverCheckpoints([]*Feed{in}); err != nil {
+				t.Fatal(err)
+			}
+			vRef := NewWatchRef(&v)
+			in.watches.Store(&[]WatchRef{vRef})
+			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, selecting("w", "tier=b")}}, func(*plan.Watch, schema.GroupResource) bool { return tc.wanted }, []*Feed{in}, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (Barrier{r.group}).Change(x); err != nil {
+				t.Fatal(err)
+			}
+			r.save(in, ledger.Checkpoint{ResourceVersion: "70", Synced: true, Time: now, Form: in.Form})
+			s := r.part("tier=a", "")
+			r.succeeds(s)
+			r.change([]plan.Watch{v, w}, s, true, v, w)
+			r.lists(s, "80")
+			r.expectGaps(tc.want...)
+		})
+	}
+}
+
+// TestWatchReturnsToAResourceThatOthersRead has a watch give up a resource that another reads on, and take it back: it is given what there
+// is by then, and no gap.
+func TestWatchReturnsToAResourceThatOthersRead(t *testing.T) {
+	r := newRig(t, disk())
+	s := r.part("", "")
+	r.save(s, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now, Form: s.Form})
+	r.noted(s, "v", "w")
+	v, w := selecting("v", ""), selecting("w", "")
+	s = r.part("", "")
+	r.begin(s, true, v, w)
+	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, w}}, func(w *plan.Watch, _ schema.GroupResource) bool { return w.Name == "v" }, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&v)}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Barrier{r.group}).Change(x); err != nil {
+		t.Fatal(err)
+	}
+	s.saved.ResourceVersion = "70"
+	r.save(s, s.saved)
+	r.begin(s, false, v, w)
+	r.expectGaps()
 }
 
 // TestWatchMovesToTwoNamespaces has a watch of two namespaces move to another part of the ledger, and become one of all namespaces before

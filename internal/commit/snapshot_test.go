@@ -43,7 +43,7 @@ func (r *rig) change(all []plan.Watch, s *Feed, starts bool, watches ...plan.Wat
 	} else {
 		stay[s] = refs
 	}
-	x, err := r.c.PrepareChange(st, start, stay, nil)
+	x, err := r.c.PrepareChange(st, wanted, start, stay, nil)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -278,24 +279,26 @@ func (g *group) oweUnfollowed(namespace string, move *relabel, feeds []*Feed) er
 
 // selectionsNote has the rules of feeds noted.
 type selectionsNote struct {
-	feeds      []*Feed
-	configured []plan.Watch
+	feeds  []*Feed
+	wanted func(watch string, gr schema.GroupResource) bool // whether a watch of the state means the resource
 }
 
 func (x *selectionsNote) process(g *group) error {
-	return g.c.noteSelections(g.batch, givenBy(x.feeds), x.configured)
+	return g.c.noteSelections(g.batch, givenBy(x.feeds), x.wanted)
 }
 
 // noteSelections makes the rules of running feeds durable. Those of parts of a
-// feed are of no use any more, and those of a feed that others took the place of are former ones. Of the configured watches that
-// a feed feeds no more, it stays where they had come to.
-func (c *Committer) noteSelections(b *store.Batch, rules given, configured []plan.Watch) error {
+// feed are of no use any more, and those of a feed that others took the place of are former ones. Of watches that
+// want the resource and that a feed feeds no more, it stays where they had come to.
+func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watch string, gr schema.GroupResource) bool) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
 	}
 	leave := func(name, id string, s ledger.Selected) error {
-		return c.leave(b, name, id, s, slices.ContainsFunc(configured, func(w plan.Watch) bool { return w.Name == name }))
+		partition, _ := ledger.SplitFeed(id)
+		gr, _ := ledger.SplitPartition(partition)
+		return c.leave(b, name, id, s, wanted(name, gr))
 	}
 	for id, watches := range rules {
 		partition, namespace := ledger.SplitFeed(id)
@@ -338,7 +341,18 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, configured []pla
 				}
 			}
 		case slices.ContainsFunc(ids, func(other string) bool { return strings.HasPrefix(other, all) }):
+			gr, _ := ledger.SplitPartition(strings.TrimSuffix(all, "#"))
 			for name, s := range watches {
+				fed := slices.ContainsFunc(ids, func(other string) bool {
+					_, ok := rules[other][name]
+					return ok && strings.HasPrefix(other, all)
+				})
+				if s.Left == nil && !fed && wanted(name, gr) {
+					if err := leave(name, id, s); err != nil {
+						return err
+					}
+					continue
+				}
 				s.Former = true
 				s.Put(b, name, id)
 			}
@@ -377,15 +391,22 @@ type WatchesChange struct {
 	snapshots []*snapshot
 
 	watches []plan.Watch // of the state
+	means   func(w *plan.Watch, gr schema.GroupResource) bool
 	changed []addedWatch
 	moved   movedWatches
+}
+
+// wanted reports whether a watch of the state means a resource.
+func (x *WatchesChange) wanted(watch string, gr schema.GroupResource) bool {
+	i := slices.IndexFunc(x.watches, func(w plan.Watch) bool { return w.Name == watch })
+	return i >= 0 && x.means(&x.watches[i], gr)
 }
 
 // PrepareChange prepares a change to feeds that are about to start, and to new watches of
 // those that stay. It makes durable what the change has to deliver: what is recorded and
 // watches come to cover, and a first snapshot to each of the sinks that are due one.
-func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
-	x := &WatchesChange{feeds: slices.Clone(start), stay: stay, watches: st.Watches}
+func (c *Committer) PrepareChange(st *plan.State, means func(w *plan.Watch, gr schema.GroupResource) bool, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
+	x := &WatchesChange{feeds: slices.Clone(start), stay: stay, watches: st.Watches, means: means}
 	resumed, began, err := c.unfinished(st, start)
 	if err != nil {
 		return nil, err
@@ -465,7 +486,7 @@ func (b Barrier) Change(x *WatchesChange) error {
 		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
-	return b.g.commitAlone(x.moved, &selectionsNote{x.feeds, x.watches}) // before a snapshot ends, and notes them itself
+	return b.g.commitAlone(x.moved, &selectionsNote{x.feeds, x.wanted}) // before a snapshot ends, and notes them itself
 }
 
 // noteKept makes durable that feeds keep the history by other rules than before, which readers of the history go by, before

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -432,7 +434,10 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 			}
 		}
 	}
-	change, err := m.committer.PrepareChange(st, start, stay, due)
+	means := func(w *plan.Watch, gr schema.GroupResource) bool {
+		return m.means(d.resolved, w, gr, func(string) bool { return true })
+	}
+	change, err := m.committer.PrepareChange(st, means, start, stay, due)
 	if err != nil {
 		return err
 	}

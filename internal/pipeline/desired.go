@@ -337,8 +337,15 @@ func (m *Manager) wants(w *plan.Watch, gr schema.GroupResource, scope string) bo
 
 // wantsAs is wants with what the patterns mean. Any goroutine may call it.
 func (m *Manager) wantsAs(resolved map[string]string, w *plan.Watch, gr schema.GroupResource, scope string) bool {
+	return m.means(resolved, w, gr, func(pattern string) bool {
+		return scope == ledger.ScopeOf(plan.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
+	})
+}
+
+// means reports whether one of the patterns of a watch that are in question means a resource, in any scope. Any goroutine may call it.
+func (m *Manager) means(resolved map[string]string, w *plan.Watch, gr schema.GroupResource, inQuestion func(pattern string) bool) bool {
 	return !excluded(w, m.cfg.Resolver.Resolve)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
-		return meansAs(resolved, w, pattern, gr) && scope == ledger.ScopeOf(plan.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
+		return meansAs(resolved, w, pattern, gr) && inQuestion(pattern)
 	})
 }
 
