@@ -468,6 +468,36 @@ func TestForeignClusterBehindAWatch(t *testing.T) {
 	}
 }
 
+// TestForeignClusterHasExpired has another cluster, which takes over as a watch ends, answer that the version has expired: what happened in
+// the right one is resumed, not listed.
+func TestForeignClusterHasExpired(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
+		time.Sleep(time.Minute)
+		s.Bookmark()
+		synctest.Wait()
+		var over sync.Once
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) (answered bool) {
+			if isWatch(r) {
+				over.Do(func() {
+					s.SetUID("cluster-2")
+					http.Error(w, `{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}`, http.StatusGone)
+					answered = true
+				})
+			}
+			return answered
+		})
+		time.Sleep(11 * time.Minute)
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+		s.SetUID("cluster-1")
+		put(s, "b")
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a", "add b")
+		is(t, "lists", lists(s), 1)
+	})
+}
+
 // TestForeignClusterBehindAProbe has another cluster take over right after the cluster was asked for, so
 // that a list relies on that answer: no list is of that cluster, the first one included.
 func TestForeignClusterBehindAProbe(t *testing.T) {

@@ -109,6 +109,11 @@ func (w *stream) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if apiclient.IsExpired(err) {
+			if other := s.sameCluster(ctx, time.Now()); other != nil {
+				err = other // what a foreign cluster has forgotten is no loss
+			}
+		}
 		var requested errRelistRequested
 		switch {
 		case err == nil:
