@@ -83,7 +83,7 @@ func (w *world) restore(r *rand.Rand) error {
 			return err
 		}
 	}
-	w.settles() // a cluster that has passed the version before the restore is recognized by a consistency check alone
+	w.settles() // a watch whose version the cluster has passed is recognized by the consistency check behind the rollback of another
 	return nil
 }
 
@@ -173,6 +173,7 @@ func (r *receiver) goBack(histories map[string][]write, away bool) {
 		history, e := histories[path], last[path]
 		is := func(h write) bool { return h.uid == e.UID && h.version == e.Version }
 		if e.Type != event.Deleted && len(history) > 0 && (is(history[0]) || away && is(history[len(history)-1])) {
+			e.Earlier = !is(history[0]) || len(history) == 1
 			r.events = append(r.events, e)
 		}
 	}

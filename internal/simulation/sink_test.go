@@ -28,6 +28,7 @@ type received struct {
 	Since, Until           time.Time
 	In                     string // its namespace
 	Epoch                  bool   // its versions were used twice
+	Earlier                bool   // of before the last state that a rollback took back, which its watch had not come to: both may come
 }
 
 // receiver is what stands behind one sink. It outlives the processes that deliver to
