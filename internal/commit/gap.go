@@ -96,6 +96,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 
 // setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
 // it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
+// The others are to be checked: the cluster may have passed the version of one before its connection was looked at.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	watching := map[string]bool{s.ID: true}
 	for _, other := range g.c.cfg.Running() {
@@ -108,6 +109,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 			}
 		}
 	}
+	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
 	known, err := g.c.ledger.Selections()
 	if err != nil {
 		return err

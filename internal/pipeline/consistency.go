@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -117,7 +118,7 @@ func (m *Manager) noteChecks(c *checks) {
 }
 
 // checkLoop compares the ledger with the cluster, one feed after the other, at
-// the configured interval. API servers do lose watch events
+// the configured interval, and soon after a rollback. API servers do lose watch events
 // (kubernetes/kubernetes#123072, etcd-io/etcd#18089); nothing else would notice.
 func (m *Manager) checkLoop(ctx context.Context) {
 	var c checks
@@ -148,26 +149,58 @@ func (m *Manager) checkLoop(ctx context.Context) {
 		if c.Began.After(now) {
 			c.Began = now // the clock was set back
 		}
+		back := m.setBack()
 		switch {
+		case back != nil && !m.store.Health().Paused:
+			c = checks{Began: now}
+			if m.checkRound(ctx, minPagePause, &c) {
+				m.noteSetBackChecked(back)
+			}
+			continue
 		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
 			c.Began, c.Feed = now, ""
 			jitter = 1 + rand.Float64()/4
 		case c.Feed == "":
 			continue
 		}
-		m.checkRound(ctx, st.ConsistencyCheck.Interval, &c)
+		m.checkRound(ctx, checkPace(st.ConsistencyCheck.Interval, m.informerList()), &c)
 	}
 }
 
-// checkRound compares one feed after the other, from c.Feed on.
-func (m *Manager) checkRound(ctx context.Context, interval time.Duration, c *checks) {
+// setBack is the note of a rollback behind which not all feeds were checked yet; nil: there is none.
+func (m *Manager) setBack() []byte {
+	note, _, err := m.store.Meta(ledger.SetBackMeta)
+	if err != nil {
+		return nil // the store removes what is damaged
+	}
+	return note
+}
+
+// noteSetBackChecked notes that all feeds were checked after a rollback, unless another one was found meanwhile.
+func (m *Manager) noteSetBackChecked(back []byte) {
+	if !bytes.Equal(m.setBack(), back) {
+		return
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(ledger.SetBackMeta)
+	if err := m.store.Commit(b); err != nil {
+		m.log.Warn("the check after a rollback cannot be noted", "error", err)
+	}
+}
+
+// checkRound compares one feed after the other, from c.Feed on, with a pause after each page. It reports whether it has come to the end.
+func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks) bool {
 	informers := m.informerList()
 	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
 		return !slices.ContainsFunc(informers, func(s *informer) bool { return s.ID == id })
 	})
-	pause := checkPace(interval, informers)
+	back := m.setBack()
 	for _, s := range informers {
+		if !bytes.Equal(m.setBack(), back) {
+			return false // a rollback has all of them checked again
+		}
 		if s.ID < c.Feed {
 			continue
 		}
@@ -176,14 +209,14 @@ func (m *Manager) checkRound(ctx context.Context, interval time.Duration, c *che
 		from := c.Left[s.ID]
 		err := m.checkFeed(ctx, s, pause, c)
 		if ctx.Err() != nil {
-			return
+			return false
 		}
 		if err != nil {
 			m.metrics.checked(s, checkUnfinished)
 			if errors.Is(err, errNotRelisted) {
 				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
 				_ = wait.For(ctx, checkSettle) // the context is looked at next
-				return                         // the round continues with this feed
+				return false                   // the round continues with this feed
 			}
 			if c.Left[s.ID] == from { // what does not come on is not tried again
 				delete(c.Left, s.ID)
@@ -193,6 +226,7 @@ func (m *Manager) checkRound(ctx context.Context, interval time.Duration, c *che
 	}
 	c.Feed = ""
 	m.noteChecks(c)
+	return true
 }
 
 // checkPace is the pause after each page with which a check of the feeds takes

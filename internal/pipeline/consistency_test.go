@@ -276,6 +276,43 @@ func TestConsistencyCheckFindsOvertakenRollback(t *testing.T) {
 	}
 }
 
+// TestRollbackHasTheOthersChecked restores the server while the daemon is away, and lets it pass the version that one of two resources had
+// come to, not that of the other: the rollback that this one shows has the other checked long before a check is due.
+func TestRollbackHasTheOthersChecked(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := apitest.New(t)
+		api.Serve(podPath, "v1", "Pod")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "widget", nil)
+		fs := vfs.NewCrashableMem()
+		both := func(l *live) *plan.State {
+			st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+			return st
+		}
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		saved := api.Save()
+		api.Put(podPath, "ns", "pod", phase("x"))
+		for n := range 10 {
+			api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
+		}
+		eventually(t, "the updates", func() bool { return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10 })
+		l.stop()
+		api.Restore(saved)
+		api.Advance(5) // of ten
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		eventually(t, "the state of the restored server", func() bool { return l.log().types("pod") == "sync updated updated" })
+		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback gap rollback]" {
+			t.Errorf("gaps: %s", got)
+		}
+		eventually(t, "the end of the checks", func() bool { return l.m.setBack() == nil })
+	})
+}
+
 // TestConsistencyCheckFindsARollbackOfAStorageOfItsOwn sets a resource back whose versions are behind those of the
 // others, so that the version of the storage does not show it, and whose watch sends no bookmarks: the
 // check sees that the list is older than what is recorded.
