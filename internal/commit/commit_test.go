@@ -162,7 +162,7 @@ func (r *rig) now(c change) change {
 func (r *rig) note(rules given) error {
 	b := r.Store.NewBatch()
 	defer b.Discard()
-	if err := r.c.noteSelections(b, rules, nil); err != nil {
+	if err := r.c.noteSelections(b, rules, func(string, schema.GroupResource) bool { return false }); err != nil {
 		return err
 	}
 	return r.Store.Commit(b)
