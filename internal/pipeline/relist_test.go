@@ -425,3 +425,66 @@ func TestRollbackPassedWhileRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestRollbackThatAnotherWatchFinds sets the cluster back, has it pass the version that a resource had come to before the watch of that
+// can find it, and has another watch find it: the resource is compared, and follows.
+func TestRollbackThatAnotherWatchFinds(t *testing.T) {
+	for name, tc := range map[string]struct{ refused, killed bool }{
+		"its connection is dead":                           {},
+		"its connection is dead, and the process ends":     {killed: true},
+		"it must not be read, nor the namespaces":          {refused: true},
+		"neither must be read, and the process ends early": {refused: true, killed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				saved := api.Save()
+				api.Advance(1)
+				api.Put(widgetPath, "ns", "w", phase("lost"))
+				api.Put(widgetPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !tc.refused || r.URL.Path == podPath || r.URL.Path == widgetPath && !refused.Load() {
+						return false
+					}
+					apitest.Fail(w, http.StatusForbidden, "Forbidden")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				l.checkpointed("widgets.example.com#", "v1")
+				l.checkpointed("pods#", "v1")
+				if tc.refused {
+					refused.Store(true)
+					api.Cut()
+					eventually(t, "the widgets are not watched", func() bool { return api.Watches(widgetPath) == 0 && api.Watches(podPath) == 1 })
+				}
+				time.Sleep(10 * time.Minute)
+				api.Restore(saved)
+				api.Send(podPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":%q}}}`, api.Version()))
+				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) > 0 })
+				api.Advance(20)
+				if tc.killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+					l.apply(both)
+				}
+				time.Sleep(time.Minute)
+				refused.Store(false)
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("w"), ", ", h.types("lost")), "[gap rollback gap rollback]sync updated, sync deleted"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
