@@ -488,3 +488,67 @@ func TestRollbackThatAnotherWatchFinds(t *testing.T) {
 		})
 	}
 }
+
+// TestChangesBeforeARollbackComeLate sets the cluster back while changes of a resource wait for the committer, and another watch finds it
+// before they are committed: the next life of the resource, which must not be read until then, does not resume behind them.
+func TestChangesBeforeARollbackComeLate(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := apitest.New(t)
+		api.Serve(podPath, "v1", "Pod")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		api.Advance(1)
+		var refused atomic.Bool
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != widgetPath || !refused.Load() {
+				return false
+			}
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		})
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("widgets.example.com#", "v1")
+		held, released := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-released })
+		}()
+		<-held
+		const changes = 1000 // more than wait in the committer's queue
+		for i := range changes {
+			api.Put(widgetPath, "ns", "w", phase(fmt.Sprint("lost ", i)))
+		}
+		passed := api.Version()
+		time.Sleep(time.Minute)
+		refused.Store(true)
+		api.Restore(saved)
+		api.Cut()
+		time.Sleep(time.Minute)
+		close(released)
+		eventually(t, "the changes", func() bool { return len(l.log()["w"]) == 1+changes })
+		l.m.committer.Flush()
+		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+			t.Fatalf("gaps %s", got)
+		}
+		time.Sleep(time.Minute) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		for api.Version() != passed {
+			api.Advance(1)
+		}
+		api.Advance(10)
+		refused.Store(false)
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both)
+		time.Sleep(time.Minute)
+		h := l.log()
+		if got := fmt.Sprint(h[""]); got != "[gap rollback gap rollback]" || len(h["w"]) != 2+changes {
+			t.Errorf("gaps %s, %d changes, the last is %s", got, len(h["w"]), h["w"][len(h["w"])-1])
+		}
+	})
+}
