@@ -430,6 +430,43 @@ func TestVersionsBeforeARollback(t *testing.T) {
 	}
 }
 
+// TestListFromBeforeARollback takes in a list that began before another feed found a rollback, with the feed's watch lost and established
+// meanwhile: the checkpoint is marked until the whole list is taken in, and the watch established.
+func TestListFromBeforeARollback(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	other, s := r.feedIn(pods, "other"), r.feedIn(pods, "ns")
+	r.save(s, ledger.Checkpoint{ResourceVersion: "90", Synced: true, Form: s.Form})
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	informs := &informer{away: true, list: &dynamicfactory.List{ResourceVersion: "95", End: 2}, checkpoints: map[uint64]string{2: "95"}}
+	s.Subscribed(informs)
+	other.Subscribed(&informer{})
+	r.running = []*Feed{other, s}
+	r.commit(&gapFound{feed: other, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "60", FromTime: now, ToTime: now}})
+	expect := func(marked bool) {
+		t.Helper()
+		if cp := r.saved(s); (cp.Listing != nil && cp.Listing.Rewound) != marked || cp.Epoch != map[bool]int{true: 1}[marked] {
+			t.Errorf("the checkpoint is %+v", cp)
+		}
+	}
+	expect(true)
+	r.commit(addedTo(s, r.Object("a", "u1", "80")))
+	expect(true)
+	informs.away = false
+	r.commit(addedTo(s, r.Object("b", "u2", "81")))
+	expect(true)
+	informs.away = true
+	r.commit(addedTo(s, r.Object("c", "u3", "82").WithPosition(2)))
+	expect(true)
+	informs.away = false
+	s.begun.Store(true)
+	r.group.touchAll(r.running)
+	r.commit()
+	expect(false)
+}
+
 // TestListBehindADeletion ends a life that has recorded a deletion of a version that may
 // have had more, and records the objects again in another form: the list shows what is
 // recorded, and not the object that is gone.

@@ -241,6 +241,7 @@ type informer struct {
 	acked       uint64
 	watching    time.Time
 	known       time.Time
+	away        bool // the watch fails
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -266,6 +267,9 @@ func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool)
 }
 
 func (i *informer) Watch() dynamicfactory.WatchStatus {
+	if i.away {
+		return dynamicfactory.WatchStatus{State: dynamicfactory.StateBackingOff}
+	}
 	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
-	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -440,9 +439,12 @@ func (g *group) putCheckpoints() error {
 		if s.position >= max(s.list.end, 1) {
 			s.list = list{}
 		}
+		if _, lists := sub.NextList(s.position, false); s.doubted && (lists || !s.watching()) {
+			continue // what it still has may be of the time before the rollback
+		}
 		at := g.c.cfg.Now()
 		next := s.checkpoint(sub, at)
-		if next.Same(s.saved) && !(s.doubted && sub.Watch().State == dynamicfactory.StateWatching) {
+		if next.Same(s.saved) && !s.doubted {
 			continue
 		}
 		s.doubted = false

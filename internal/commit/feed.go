@@ -169,6 +169,12 @@ func (s *Feed) informer() Acknowledger {
 	return nil
 }
 
+// watching reports whether the informer's watch is established.
+func (s *Feed) watching() bool {
+	sub := s.informer()
+	return sub != nil && sub.Watch().State == dynamicfactory.StateWatching
+}
+
 // Watches are the watches that are fed.
 func (s *Feed) Watches() []WatchRef { return *s.watches.Load() }
 
@@ -252,7 +258,7 @@ type progress struct {
 	codec        *compact.Codec        // of former states; nil until one is needed
 	historySince time.Time             // see ledger.Checkpoint
 
-	doubted bool // the saved checkpoint may be marked: see setBack
+	doubted bool // the saved checkpoint is marked: see setBack
 
 	moved []movedWatch // to be reported when the first list is taken in
 

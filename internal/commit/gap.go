@@ -80,7 +80,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	case gap.Cause == dynamicfactory.CauseRollback:
 		s.epoch++ // versions are used again
 		s.lists++
-		s.rewind, s.floor, s.newest = true, "", nil
+		s.rewind, s.floor, s.newest, s.doubted = true, "", nil, false
 		if err := g.setBack(s, gap); err != nil {
 			return err
 		}
@@ -98,11 +98,9 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 // it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
 // The others are to be checked: the cluster may have passed the version of one before its connection was looked at.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
-	watching := map[string]bool{s.ID: true}
+	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
-		sub := other.informer()
-		watching[other.ID] = other == s || sub != nil && sub.Watch().State == dynamicfactory.StateWatching
-		other.doubted = other.doubted || !watching[other.ID]
+		running[other.ID] = other
 		for _, m := range other.moved {
 			for namespace, left := range m.from {
 				m.from[namespace] = upTo(left, gap.To)
@@ -125,8 +123,12 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 		}
 	}
 	return g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
-		if watching[feed] || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
+		other := running[feed]
+		if other == s || other != nil && other.watching() || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
 			return nil
+		}
+		if other != nil {
+			other.doubted = true
 		}
 		lost := *gap
 		if lost.From, lost.FromTime = cp.ResourceVersion, cp.Time; cp.Gap != nil {

@@ -190,11 +190,12 @@ type transition struct {
 	last    *compact.Object // in a deletion: the last recorded state, which names it; nil if that is damaged
 	unknown bool
 	repair  bool
-	cause   string // of an event that no change of the object led to; part of the event's ID
-	keep    bool   // the history has it, whether a sink takes it or not
-	state   bool   // it leads to a state of the object's history
-	blind   bool   // history was lost before it
-	lost    bool   // of a sync event: what was recorded of the object is damaged, and watches without a snapshot are given it, too
+	cause   string   // of an event that no change of the object led to; part of the event's ID
+	keep    bool     // the history has it, whether a sink takes it or not
+	state   bool     // it leads to a state of the object's history
+	blind   bool     // history was lost before it
+	have    []string // of a snapshot's: the sinks that have it
+	lost    bool     // of a sync event: what was recorded of the object is damaged, and watches without a snapshot are given it, too
 }
 
 // subject is the object that the event is about and whose state it carries.
@@ -335,9 +336,9 @@ func (g *group) deliver(s *Feed, at time.Time, o *transition, hits []route.Hit, 
 		New: o.after, Old: o.before, Changed: o.changes(), Watches: hits,
 	}
 	g.targets = g.c.router.Route(g.targets[:0], &rc)
-	if only != nil {
-		g.targets = slices.DeleteFunc(g.targets, func(t record.Target) bool { return !only(t.Sink) })
-	}
+	g.targets = slices.DeleteFunc(g.targets, func(t record.Target) bool {
+		return only != nil && !only(t.Sink) || slices.Contains(o.have, t.Sink)
+	})
 	if only == nil && len(rc.Matches) > 0 {
 		found := o.cause == "" && o.former() == nil
 		if err := g.judged(s, at, o.subject(), o.blind || found, rc.Matches); err != nil {

@@ -83,6 +83,10 @@ type snapshot struct {
 	began uint64                 // the first sequence that its events may have; a part of their IDs
 	moved bool                   // the watch comes from another part of the ledger
 
+	beside []*snapshot // of the same change and feed, this one included, but none that continues
+	router Router      // of the change
+	over   bool        // it has looked at all objects
+
 	// delivered are the objects that the watch was given since the snapshot began. They are
 	// left out. nil: nothing is.
 	delivered map[string]struct{}
@@ -159,7 +163,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if o, err = g.former(s, o); err != nil {
 			return err
 		}
-		return j.give(g, o, at)
+		return j.give(g, o, at, g.c.labelsOf(s, o))
 	})
 	if delivered > 0 {
 		select {
@@ -182,18 +186,46 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		!slices.ContainsFunc(s.gaining, func(other *snapshot) bool { return other != j && other.gives(name) }) {
 		selectedBy(s, now.Watch).Put(g.batch, name, s.ID)
 	}
+	j.over = true
 	j.forget(g.batch)
 	return false, nil
 }
 
-func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
+func (j *snapshot) give(g *group, o *compact.Object, at time.Time, nsLabels func(string) (labels.Set, bool)) error {
 	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
 	given := transition{t: event.Sync, after: o, cause: j.cause(), keep: j.only == nil && j.watch.Watch.History}
+	j.leaveOut(g, &given, at, nsLabels)
 	sequence, err := g.deliver(j.feed, at, &given, hits, j.only)
 	if j.only == nil || sequence != 0 {
 		j.objects.Add(1)
 	}
 	return err
+}
+
+// leaveOut leaves out the sinks, and the history, that another snapshot of the same change has given the object to: watches overlap.
+func (j *snapshot) leaveOut(g *group, given *transition, at time.Time, nsLabels func(string) (labels.Set, bool)) {
+	if g.c.router != j.router {
+		return // by other routes, the others may not have given it
+	}
+	s, o := j.feed, given.after
+	key := ledger.Key(o.GetNamespace(), o.GetName())
+	for _, other := range j.beside {
+		_, ahead := other.delivered[key]
+		now, ok := s.WatchNamed(other.watch.Watch.Name)
+		if other == j || other.began != j.began || !(other.over || ahead || key <= other.cursor) || !ok || !other.covers(g.c, o, now, nsLabels) {
+			continue
+		}
+		given.keep = given.keep && !(other.only == nil && other.watch.Watch.History)
+		rc := route.Change{
+			ID: g.newRecord(s, at, given).Event.ID, Uncounted: true, Type: given.t, Resource: s.Resource, Cluster: g.c.cfg.Cluster, Time: at,
+			New: o, Watches: []route.Hit{{Watch: other.watch.Watch.Name, Selection: event.Inside}},
+		}
+		for _, t := range g.c.router.Route(nil, &rc) {
+			if other.only == nil || other.only(t.Sink) {
+				given.have = append(given.have, t.Sink)
+			}
+		}
+	}
 }
 
 // takeAhead gives an object that is about to be taken through a change of its namespace's
@@ -211,7 +243,7 @@ func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
 	if j.cursor == "" && j.meta != "" { // no step has noted yet when it began
 		g.batch.PutMeta(j.meta, ledger.Encode(j.remember()))
 	}
-	return j.give(g, o, move.At)
+	return j.give(g, o, move.At, move.before(o))
 }
 
 func (j *snapshot) forget(b *store.Batch) {

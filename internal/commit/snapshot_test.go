@@ -10,6 +10,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -409,5 +410,41 @@ func TestSnapshotOfWhatOthersRecorded(t *testing.T) {
 				t.Errorf("the changed object is given %d times, want once", n)
 			}
 		})
+	}
+}
+
+// TestRouteIsAddedAmidTheSnapshotOfASink makes a sink to which one of two watches leads, and has the other lead to it, too, while it is given
+// the objects: none is left out because the snapshot of the other watch has passed it.
+func TestRouteIsAddedAmidTheSnapshotOfASink(t *testing.T) {
+	t.Parallel()
+	watches := []plan.Watch{watchOf("a", "ns"), watchOf("b", "ns")}
+	r := newRig(t, disk(), watches...)
+	s := r.feed(pods)
+	s.recordedForm = s.Form
+	r.running = []*Feed{s}
+	const all = maxGroup + 100
+	for i := range all {
+		r.group.add(addedTo(s, r.Object(fmt.Sprintf("a%04d", i), "u", "1")))
+	}
+	r.commit()
+	r.Events()
+	r.route(route.Spec{Name: "b", Watches: []string{"b"}, Sinks: []string{"sink"}})
+	refs := []WatchRef{NewWatchRef(&watches[0]), NewWatchRef(&watches[1])}
+	x, err := r.c.PrepareChange(&plan.State{Watches: watches, Sinks: []plan.Sink{{Name: "sink"}}}, wanted, nil, map[*Feed][]WatchRef{s: refs}, []string{"sink"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Barrier{r.group}).Change(x); err != nil {
+		t.Fatal(err)
+	}
+	r.step()
+	r.route(route.Spec{Name: "b", Watches: []string{"a", "b"}, Sinks: []string{"sink"}})
+	r.commit()
+	given := map[string]bool{}
+	for _, e := range r.Events() {
+		given[e.Name] = true
+	}
+	if len(given) != all {
+		t.Errorf("%d of %d objects are given", len(given), all)
 	}
 }

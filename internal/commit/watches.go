@@ -481,9 +481,14 @@ func (b Barrier) Change(x *WatchesChange) error {
 	if err := b.noteKept(x.stay); err != nil {
 		return err
 	}
-	next := b.g.c.store.LogStats().Last + 1
+	next, beside := b.g.c.store.LogStats().Last+1, map[*Feed][]*snapshot{}
 	for _, j := range x.snapshots {
-		j.began = cmp.Or(j.began, next)
+		if j.cursor == "" {
+			beside[j.feed] = append(beside[j.feed], j)
+		}
+	}
+	for _, j := range x.snapshots {
+		j.began, j.beside, j.router = cmp.Or(j.began, next), beside[j.feed], b.g.c.router
 		b.g.begin(j)
 	}
 	return b.g.commitAlone(x.moved, &selectionsNote{x.feeds, x.wanted}) // before a snapshot ends, and notes them itself

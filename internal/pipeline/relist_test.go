@@ -425,3 +425,130 @@ func TestRollbackPassedWhileRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestRollbackThatAnotherWatchFinds sets the cluster back, has it pass the version that a resource had come to before the watch of that
+// can find it, and has another watch find it: the resource is compared, and follows.
+func TestRollbackThatAnotherWatchFinds(t *testing.T) {
+	for name, tc := range map[string]struct{ refused, killed bool }{
+		"its connection is dead":                           {},
+		"its connection is dead, and the process ends":     {killed: true},
+		"it must not be read, nor the namespaces":          {refused: true},
+		"neither must be read, and the process ends early": {refused: true, killed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				saved := api.Save()
+				api.Advance(1)
+				api.Put(widgetPath, "ns", "w", phase("lost"))
+				api.Put(widgetPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !tc.refused || r.URL.Path == podPath || r.URL.Path == widgetPath && !refused.Load() {
+						return false
+					}
+					apitest.Fail(w, http.StatusForbidden, "Forbidden")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				l.checkpointed("widgets.example.com#", "v1")
+				l.checkpointed("pods#", "v1")
+				if tc.refused {
+					refused.Store(true)
+					api.Cut()
+					eventually(t, "the widgets are not watched", func() bool { return api.Watches(widgetPath) == 0 && api.Watches(podPath) == 1 })
+				}
+				time.Sleep(10 * time.Minute)
+				api.Restore(saved)
+				api.Send(podPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":%q}}}`, api.Version()))
+				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) > 0 })
+				api.Advance(20)
+				if tc.killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+					l.apply(both)
+				}
+				time.Sleep(time.Minute)
+				refused.Store(false)
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("w"), ", ", h.types("lost")), "[gap rollback gap rollback]sync updated, sync deleted"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestChangesBeforeARollbackComeLate sets the cluster back while changes of a resource wait for the committer, and another watch finds it
+// before they are committed: the next life of the resource, which must not be read until then, does not resume behind them.
+func TestChangesBeforeARollbackComeLate(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := apitest.New(t)
+		api.Serve(podPath, "v1", "Pod")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		api.Advance(1)
+		var refused atomic.Bool
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != widgetPath || !refused.Load() {
+				return false
+			}
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		})
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("widgets.example.com#", "v1")
+		held, released := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-released })
+		}()
+		<-held
+		const changes = 1000 // more than wait in the committer's queue
+		for i := range changes {
+			api.Put(widgetPath, "ns", "w", phase(fmt.Sprint("lost ", i)))
+		}
+		passed := api.Version()
+		time.Sleep(time.Minute)
+		refused.Store(true)
+		api.Restore(saved)
+		api.Cut()
+		time.Sleep(time.Minute)
+		close(released)
+		eventually(t, "the changes", func() bool { return len(l.log()["w"]) == 1+changes })
+		l.m.committer.Flush()
+		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+			t.Fatalf("gaps %s", got)
+		}
+		time.Sleep(time.Minute) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		for api.Version() != passed {
+			api.Advance(1)
+		}
+		api.Advance(10)
+		refused.Store(false)
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both)
+		time.Sleep(time.Minute)
+		h := l.log()
+		if got := fmt.Sprint(h[""]); got != "[gap rollback gap rollback]" || len(h["w"]) != 2+changes {
+			t.Errorf("gaps %s, %d changes, the last is %s", got, len(h["w"]), h["w"][len(h["w"])-1])
+		}
+	})
+}

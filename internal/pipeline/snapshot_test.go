@@ -120,3 +120,54 @@ func TestNewWatchLeadsToANewSink(t *testing.T) {
 		}
 	}
 }
+
+// TestNewSinkOfSharedObjects makes a sink that starts with a snapshot, and that several watches of the same objects lead to: it is given
+// each object once.
+func TestNewSinkOfSharedObjects(t *testing.T) {
+	for name, tc := range map[string]struct{ before, after []plan.Watch }{
+		"two watches": {
+			[]plan.Watch{committest.PodWatch(named("a")), committest.PodWatch(named("b"))},
+			[]plan.Watch{committest.PodWatch(named("a")), committest.PodWatch(named("b"))},
+		},
+		"one of them is new": {
+			[]plan.Watch{committest.PodWatch(named("a"))},
+			[]plan.Watch{committest.PodWatch(named("a")), committest.PodWatch(named("b"))},
+		},
+		"one that widens": {
+			[]plan.Watch{committest.PodWatch(named("all")), committest.PodWatch(named("a"), only("elsewhere"))},
+			[]plan.Watch{committest.PodWatch(named("a")), committest.PodWatch(named("all"))},
+		},
+		"one that widens, with its feed": {
+			[]plan.Watch{committest.PodWatch(named("a"), only("ns"))},
+			[]plan.Watch{committest.PodWatch(named("a"))},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, pod := podServer(t, 1500)
+			api.Put(podPath, "elsewhere", "other", nil)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+			l.apply(l.state(tc.before...))
+			eventually(t, "sync", func() bool { return len(l.log()) >= len(pod) })
+			st := toX(l, tc.after...)
+			st.Sinks = l.fromSnapshot(tc.after...).Sinks
+			l.apply(st)
+			l.synced()
+			eventually(t, "the snapshots are over", func() bool {
+				over := true
+				err := l.store.ScanMeta("snapshot/", func(string, []byte) error { over = false; return nil })
+				return over && err == nil
+			})
+			got, wrong := l.queued(), 0
+			for _, n := range append(pod, "other") {
+				if types := got.types(n); types != "sync" && !(n == "other" && types == "added") {
+					if wrong++; wrong < 3 {
+						t.Errorf("%s: %q", n, got[n])
+					}
+				}
+			}
+			if wrong > 0 {
+				t.Errorf("%d of %d objects are wrong", wrong, len(pod)+1)
+			}
+		})
+	}
+}

@@ -41,6 +41,32 @@ type Prober struct {
 	uid     string     // of the first contact
 	checked bool       // check has accepted uid
 	last    *probe
+	backs   []back
+}
+
+// back is a time at which a source found that the storage was set back, and the version of then, "" if it may not be read.
+type back struct {
+	version string
+	at      time.Time
+}
+
+// SetBack notes for the other sources that the storage was set back to a version, "" if it may not be read.
+func (p *Prober) SetBack(version string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.backs = append(p.backs, back{version, time.Now()})
+}
+
+// BackSince returns the versions of SetBack since a time.
+func (p *Prober) BackSince(t time.Time) (versions []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.backs {
+		if b.at.After(t) {
+			versions = append(versions, b.version)
+		}
+	}
+	return versions
 }
 
 // NewProber makes a Prober. At the first contact it calls check, which may be nil, with the

@@ -133,6 +133,7 @@ type Source struct {
 	suspect  time.Time // the server may differ from the one before this time; zero: it is the same
 	doubted  bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
 	unjudged bool      // the storage's version was older, and the resource could not be read: it may be later again by now
+	proven   time.Time // the server was not set back before this time, or is followed since
 
 	relistCause string                  // of a requested relist; "": none
 	interrupt   context.CancelCauseFunc // ends the watch request that runs
@@ -168,7 +169,10 @@ func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // Status returns the status of the source.
 func (s *Source) Status() Status {
-	t, _ := s.stats.get()
+	t, known := s.stats.get()
+	if t.State == Watching && s.unproven() {
+		t.State, t.UnreadSince = Listing, known
+	}
 	t.ResourceVersion, t.Quiet, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.window.InFlight()
 	return t
 }
@@ -278,6 +282,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if err := s.awaitList(ctx); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	if s.cfg.Prober.Guarded() || !suspect.IsZero() {
 		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch. A list may
 		// be on another connection than the watch that it follows.
@@ -299,7 +304,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 			s.known = warmStart.Known
 			defer func() { s.known = nil }()
 			if warmStart.ResourceVersion != "" {
-				return s.relist(ctx, warmStart)
+				return s.relist(ctx, warmStart, began)
 			}
 		}
 	}
@@ -310,7 +315,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if back {
 		s.lost(CauseRollback)
 	}
-	s.listed(list)
+	s.listed(list, began)
 	return list, nil
 }
 
@@ -419,7 +424,7 @@ func (s *Source) awaitList(ctx context.Context) error {
 
 // relist reads the first list at the warm start's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
-func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, error) {
+func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Time) (*objects, error) {
 	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
 	if err != nil {
 		return nil, err
@@ -461,13 +466,16 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart) (*objects, er
 	if gap == nil {
 		list.at = warmStart.Time
 	}
-	s.listed(list)
+	s.listed(list, began)
 	s.stats.delayed()
 	return list, nil
 }
 
 // saw notes the versions of a warm start as the server's.
 func (s *Source) saw(warmStart *WarmStart) {
+	s.mu.Lock()
+	s.proven = warmStart.Time
+	s.mu.Unlock()
 	seen := warmStart.ResourceVersion
 	for _, v := range [...]string{warmStart.Quiet, warmStart.Recorded} {
 		if seen == "" || progress.Older(seen, v) {
@@ -504,13 +512,13 @@ func (s *Source) took(list *objects) uint64 {
 	return position
 }
 
-// listed notes a list from the server, which closes a gap.
-func (s *Source) listed(list *objects) {
+// listed notes a list from the server that began at a time, which closes a gap.
+func (s *Source) listed(list *objects, began time.Time) {
 	s.progress.Known(list.at)
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.doubted, s.unjudged = nil, true, time.Time{}, false, false
+	s.loss, s.begun, s.suspect, s.doubted, s.unjudged, s.proven = nil, true, time.Time{}, false, false, began
 	s.mu.Unlock()
 	s.stats.listed(list.at, func(t *Counters) {
 		if relist {

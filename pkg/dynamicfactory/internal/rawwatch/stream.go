@@ -49,6 +49,7 @@ var (
 	errOverdue    = errors.New("watch did not end at its timeout")
 	errProbe      = errors.New("no response to a probe")
 	errRolledBack = errors.New("the server's resource versions went backwards")
+	errSetBack    = &disconnected{errors.New("another watch found that the server was set back")}
 )
 
 // unreadableEvent marks the error of an event. Unlike that of a probe, it may come again with

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -91,6 +93,10 @@ func (d *watchdog) run(ctx context.Context) {
 		if d.busySince.Load() != 0 {
 			d.logPause(ctx)
 			continue // the window is full, or the informer is busy
+		}
+		if d.source.unproven() {
+			d.cancel(errSetBack)
+			return
 		}
 		d.keepFresh(ctx, now-time.Duration(d.lastLine.Load()))
 		quiet := now - max(time.Duration(d.lastLine.Load()), probed)
@@ -243,16 +249,22 @@ func (s *Source) sameCluster(ctx context.Context, established time.Time) error {
 // behind reports whether the server's version, at a time after notBefore, was older than
 // one that was seen before.
 func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (bool, error) {
+	began := time.Now()
 	now, err := s.cfg.Prober.Version(ctx, notBefore)
 	if err != nil {
 		return false, err
 	}
 	older := progress.Older(now, seen)
 	s.mu.Lock()
-	doubted, unjudged := s.doubted, s.unjudged
+	doubted, unjudged := s.doubted, s.unjudged || s.othersBackLocked(seen)
 	s.mu.Unlock()
 	if now != "" && !older && s.cfg.GVR.Resource != "events" && !doubted && !unjudged {
 		return false, nil
+	}
+	if unjudged && !older { // the cache may be behind what was forwarded
+		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
+			return false, err
+		}
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
@@ -260,7 +272,28 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
+	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") && s.cfg.GVR.Resource != "events" // certainly in the storage that the others have
+	switch {
+	case err == nil && !back:
+		s.proven = began
+	case back && (older || now == "" && builtIn) && !s.othersBackLocked(seen):
+		s.cfg.Prober.SetBack(now)
+	}
 	return back, err
+}
+
+// othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
+// been passed since.
+func (s *Source) othersBackLocked(seen string) bool {
+	return slices.ContainsFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version == "" || progress.Older(version, seen) })
+}
+
+// unproven reports whether the watch may be of the time before a rollback.
+func (s *Source) unproven() bool {
+	seen := s.progress.Seen()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loss != nil || s.othersBackLocked(seen)
 }
 
 // ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
