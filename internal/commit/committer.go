@@ -439,8 +439,10 @@ func (g *group) putCheckpoints() error {
 		if s.position >= max(s.list.end, 1) {
 			s.list = list{}
 		}
-		if _, lists := sub.NextList(s.position, false); s.doubted && (lists || !s.watching()) {
-			continue // what it still has may be of the time before the rollback
+		if s.doubted {
+			if _, lists := sub.NextList(s.position, false); lists || !s.watching() {
+				continue // what it still has may be of the time before the rollback
+			}
 		}
 		at := g.c.cfg.Now()
 		next := s.checkpoint(sub, at)
