@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -640,6 +641,35 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	p.press(".group", "")
 	p.press(".letter", "▸")
 	p.sees(".letter", "It is no dead letter any more")
+}
+
+// TestLettersFarBehind: a filter finds dead letters behind more others than the daemon searches for one answer.
+func TestLettersFarBehind(t *testing.T) {
+	ns := namespace(t)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("refused")) { // of a body that broke off, too
+			http.Error(w, "no", http.StatusUnprocessableEntity)
+		}
+	}))
+	t.Cleanup(hook.Close)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook.URL+`"}}]
+`)
+	const many = 1100
+	for i := range many {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("refused-%d", i), nil)
+		if i%5 == 0 { // of a sink that refuses all, one event becomes a dead letter at a time
+			configMap(t, http.MethodPost, ns, fmt.Sprintf("taken-%d", i), nil)
+		}
+	}
+	configMap(t, http.MethodPost, ns, "refused-last", nil)
+	p := open(t, d, "#/delivery/hook")
+	p.sees("tr.chosen [data-label^=Dead]", "1,101")
+	p.fill("name", "refused-last")
+	p.sees(".group", "1 .*422")
+	p.fill("name", "nothing")
+	p.sees("main", "No dead letter matches")
 }
 
 // drop deletes the dead letter behind a position.
