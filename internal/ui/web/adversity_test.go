@@ -672,6 +672,27 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook.URL+`"}}
 	p.sees("main", "No dead letter matches")
 }
 
+// TestDeepLetter: a dead letter that nests deeper than the page can show does not take the others and the sinks with it.
+func TestDeepLetter(t *testing.T) {
+	hook, _ := receiver(t)
+	for name, depth := range map[string]int{"deep": 2500, "deeper": 9000} { // for what writes YAML, and for what reads JSON
+		ns := namespace(t)
+		t.Run(name, func(t *testing.T) {
+			d := start(t, "watches: [{name: all, resources: [controllerrevisions.apps], namespaces: {include: ["+ns+"]}}]"+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+			data := json.RawMessage(strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth))
+			shared.api.do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ns+"/controllerrevisions", object{"metadata": object{"name": name}, "revision": 1, "data": data})
+			p := open(t, d, "#/delivery/hook")
+			p.sees(".group", "1 .*422")
+			p.press(".group", "")
+			p.press(".letter", "▸")
+			p.sees(".letter", "nests too deep")
+		})
+	}
+}
+
 // drop deletes the dead letter behind a position.
 func drop(d *daemon, position string) error {
 	after, err := strconv.Atoi(position)

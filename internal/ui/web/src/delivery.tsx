@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, type Letter, type Letters, post, Problem, type Query, type Sink, type Status, useAsked } from "./api";
 import { Ask, Empty, Failed, Field, objectLink, Spark, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { ago, bytes, count, now, some, span, yaml } from "./text";
+import { ago, bytes, count, nested, now, some, span } from "./text";
 
 interface Course { at: number; delivered: number; queued: number }
 
@@ -157,5 +157,5 @@ function LetterRow({ base, letter: l }: { base: string; letter: Letter }) {
   }, [open]);
   return <div class="letter"><button class="plain" aria-expanded={open} onClick={() => show(!open)}>{open ? "▾" : "▸"} {l.type && <Verb type={l.type} />} {l.last && <Time at={l.last} />} {l.subject ?? `event ${l.sequence}`} <span class="quiet">{some(l.attempts, "attempt")}</span></button>
     {l.resource && l.name && <a href={objectLink(l.resource, l.namespace, l.name, { v: l.sequence })}>object</a>} <a href={link("config", [], { event: l.sequence })}>explain</a>
-    {open && <><p class="reason">{l.reason}</p><Failed error={failed} />{!failed && <pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? yaml(event.event) : "Reading…"}</pre>}</>}</div>;
+    {open && <><p class="reason">{l.reason}</p><Failed error={failed} />{!failed && <pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? nested(event.event).text : "Reading…"}</pre>}</>}</div>;
 }

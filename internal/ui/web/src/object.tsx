@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, clock, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -222,8 +222,8 @@ function Yaml({ state }: { state: Asked<State> }) {
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
-  let text = "";
-  try { text = yaml(object); } catch { return <Empty>It nests too deep to be shown.</Empty>; } // of the browser's stack
+  const { text, deep } = nested(object);
+  if (deep) return <Empty>{text}</Empty>;
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");

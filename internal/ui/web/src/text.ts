@@ -94,6 +94,11 @@ export function yaml(v: Json, indent = ""): string {
   return scalar(v);
 }
 
+/** A value as YAML, or a note that the browser's stack is too small for it. */
+export function nested(v: Json): { text: string; deep?: boolean } {
+  try { return { text: yaml(v) }; } catch { return { text: "It nests too deep to be shown.", deep: true }; }
+}
+
 /** A text of which only the beginning is shown if it is long: a line of a megabyte takes seconds to lay out. */
 export const brief = (text: string, most = 4000) => text.length > most ? `${text.slice(0, most)}… (${count(text.length)} characters)` : text;
 
