@@ -693,6 +693,29 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	}
 }
 
+// TestLettersCounted: dead letters that came after they were counted are not deleted with the others.
+func TestLettersCounted(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+	p := open(t, d, "#/delivery/hook")
+	configMap(t, http.MethodPost, ns, "counted", nil)
+	configMap(t, http.MethodPatch, ns, "counted", object{"a": "b"})
+	p.sees(".group", "2 .*422")
+	p.press(".filter", "delete all")
+	p.sees("dialog", "Delete 2 dead letters")
+	configMap(t, http.MethodPatch, ns, "counted", object{"a": "c"})
+	p.sees(".group", "3 .*422")
+	p.allow("status of 409")
+	p.fill("Type hook to confirm", "hook")
+	p.press("dialog", "delete")
+	p.sees(".notice.bad", "3 dead letters match by now, not 2")
+	p.sees(".group", "3 .*422")
+}
+
 // drop deletes the dead letter behind a position.
 func drop(d *daemon, position string) error {
 	after, err := strconv.Atoi(position)

@@ -102,10 +102,10 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     } catch (e) { fail(e as Problem); }
   };
   const run = async () => {
-    const { what, of } = command!;
+    const { what, of, n: counted } = command!;
     plan(undefined);
     try {
-      const { count: n } = await post<{ count: number }>(`${base}/${what}`, of);
+      const { count: n } = await post<{ count: number }>(`${base}/${what}`, what === "drop" ? { ...of, count: counted } : of); // what is deleted is what was counted
       say(what === "retry" ? `${some(n, "dead letter")} queued again` : `${some(n, "dead letter")} deleted`);
     } catch (e) { fail(e as Problem); }
     letters.reload();
