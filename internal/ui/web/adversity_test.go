@@ -550,7 +550,7 @@ func TestLateAnswers(t *testing.T) {
 	configMap(t, http.MethodPatch, ns, "two", object{"level": "debug"})
 	var hold atomic.Pointer[chan struct{}]
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" {
+		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" && r.URL.Path != "/api/v1/events" {
 			late(w, r, pass, *release)
 			return
 		}
@@ -591,6 +591,14 @@ func TestLateAnswers(t *testing.T) {
 	until(t, "the first state is not shown as the last", func() bool { return !strings.Contains(p.text(".pane"), "level") })
 	release()
 	p.sees("pre", "level: debug")
+
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed"))
+	p.sees(".strip-head", "^3 changes in")
+	release = keep()
+	p.fill("name", "one")
+	p.sees(".strip-head", "^Counting…$")
+	release()
+	p.sees(".strip-head", "^1 change in")
 }
 
 // TestPausedStore: every view has the reason why nothing is recorded.
