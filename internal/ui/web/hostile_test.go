@@ -57,7 +57,7 @@ func TestOddObjects(t *testing.T) {
 	d := start(t, "watches: [{name: all, resources: [configmaps, deployments.apps], namespaces: {include: ["+ns+"]}}]\n")
 	odd := object{
 		"constructor": "made", "toString": "text", "half": ".5", "no": "no", "escape": "a\n\x1b[31mb", "separator": "a\n\u2028b", "sign": "=", "date": "2026-01-01",
-		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "order": "a\u202eb\u200b\nc\U000E0041", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
+		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "order": "a\u202eb\u200b\nc\U000E0041", "blank": "a\u3164b\u034fc\ufe0fd\u00a0e\u2800", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
 	}
 	configMap(t, http.MethodPost, ns, "odd", object{"a": "b"})
 	configMap(t, http.MethodPatch, ns, "odd", odd)
@@ -76,6 +76,7 @@ func TestOddObjects(t *testing.T) {
 	p.sees(".fields", `data\.order\s+a\\u202eb\\u200b\s+c\\U000e0041`)
 	p.sees(".diff", `order: .*\\u202e`)
 	p.sees(".fields", `data\.long\s+x{1000}x+… \(1,000,000 characters\)`)
+	p.sees(".fields", `data\.blank\s+a\\u3164b\\u034fc\\ufe0fd\\u00a0e\\u2800`)
 	p.press(".tabs", "YAML")
 	p.sees("pre", `order: "a\\u202eb\\u200b\\nc\\U000e0041"`)
 	eval[chromedp.Void](p, `void (navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); })`)

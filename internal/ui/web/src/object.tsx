@@ -153,7 +153,7 @@ export function Unsure({ of: { from, to, rekeyed } }: { of: Difference }) {
 }
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
-  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{"\u00a0"}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */

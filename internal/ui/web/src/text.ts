@@ -58,9 +58,9 @@ const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
 const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
   : visible(JSON.stringify(v));
 
-const hidden = /(?![\n\t])[\p{Cc}\p{Cf}\u2028\u2029\ufffe\uffff]/gu;
+const hidden = /(?![\n\t ])[\p{Cc}\p{Cf}\p{DI}\p{Z}\u2800\ufffe\uffff]/gu;
 
-/** A text with escapes, as YAML has them, for what no reader sees and what changes the order in which others are shown. */
+/** A text with escapes, as YAML has them, for what no reader sees, or takes for a blank, and what changes the order in which others are shown. */
 export const visible = (text: string) => text.replace(hidden, (c) => {
   const code = c.codePointAt(0)!.toString(16);
   return code.length > 4 ? "\\U" + code.padStart(8, "0") : "\\u" + code.padStart(4, "0");
