@@ -144,13 +144,14 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
 }
 
 /** What of a difference is not certain. */
-export function Unsure({ of: { from, to, rekeyed } }: { of: Difference }) {
-  const unknown = [from, to].filter((s) => s.as !== "exact");
-  return <>
-    {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
-    {rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
-  </>;
+export function doubts({ from, to, rekeyed }: Difference): string[] {
+  const unknown = [from, to].filter((s) => s.as !== "exact"), list: string[] = [];
+  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: nothing is recorded that early."));
+  if (rekeyed) list.push("The key of the hashes changed in between: whether redacted values differ is not known.");
+  return list;
 }
+
+export const Unsure = ({ of }: { of: Difference }) => <>{doubts(of).map((text) => <p class="notice gap">{text}</p>)}</>;
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
   {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
