@@ -724,6 +724,24 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	p.sees(".group", "3 .*422")
 }
 
+// TestEventsUnsearched: an object whose Kubernetes Events cannot be searched does not look like one without any.
+func TestEventsUnsearched(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("resource") == "events" {
+			q.Set("when", "no expression")
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 400")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".notice.gap", "^Kubernetes Events were not searched: when: ")
+}
+
 // drop deletes the dead letter behind a position.
 func drop(d *daemon, position string) error {
 	after, err := strconv.Atoi(position)
