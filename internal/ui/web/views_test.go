@@ -575,6 +575,12 @@ func TestConfig(t *testing.T) {
 	p.press("main", "reload")
 	p.sees(".notice.bad", `colour`)
 	p.sees(`[aria-label="Configuration"]`, `(?s)9:1.*colour.*unknown key.*the file.*colour.*name: screen`)
+	many := ""
+	for i := range 250 {
+		many += fmt.Sprintf("- {name: n%d, stdout: {}}\n", i)
+	}
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, "[{name: screen, stdout: {}}]", "\n- {name: screen, stdout: {}}\n"+many) + "colour: blue\n")
+	p.sees(`[aria-label="Configuration"]`, `(?s)colour.*the file.*n99.*and 301 more values`)
 	d.configure("admin: {listen: ADDRESS}\n" + config)
 	p.press("main", "reload")
 	until(t, "the file is what runs", func() bool { return p.text(".notice.bad") == "" })
