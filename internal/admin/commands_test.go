@@ -227,7 +227,9 @@ func TestLettersByFilter(t *testing.T) {
 		{"drop", `{"filter":{"types":["other"]}}`, 400, "unknown type"},
 		{"drop", `{"filter":{"resource":"a/b"}}`, 400, "resource: "},
 		{"drop", `{"filter":{},"all":true}`, 400, "or say all"},
-		{"drop", `{"filter":{"resource":"pods","name":"a"}}`, 200, `"count":4`},
+		{"drop", `{"filter":{"resource":"pods","name":"a"},"count":3}`, 409, "4 dead letters match by now, not 3"},
+		{"drop", `{"all":true,"count":0}`, 409, "8 dead letters match by now, not 0"},
+		{"drop", `{"filter":{"resource":"pods","name":"a"},"count":4}`, 200, `"count":4`},
 		{"drop", `{"filter":{"resource":"pods"}}`, 200, `"count":0`},
 		{"retry", `{"filter":{"to":"2027-01-15T08:00:02Z"}}`, 200, `"count":2`},
 	} {

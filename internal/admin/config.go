@@ -230,6 +230,7 @@ type LettersRequest struct {
 	Filter    *LetterFilter `json:"filter,omitempty"`
 	All       bool          `json:"all,omitempty"`
 	DryRun    bool          `json:"dryRun,omitempty"` // only count them
+	Count     *int          `json:"count,omitempty"`  // of a dry run: refuse the request if another number matches by now
 }
 
 // LetterFilter selects dead letters. What is empty selects all.

@@ -139,6 +139,9 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 	if in.DryRun {
 		return answer(w, Progress{Count: len(in.Positions), Done: true})
 	}
+	if n := len(in.Positions); in.Count != nil && *in.Count != n {
+		return problemf(http.StatusConflict, "%d dead letters match by now, not %d: count them again", n, *in.Count)
+	}
 	total := 0
 	for chunk := range slices.Chunk(in.Positions, maxLetters) {
 		if err := r.Context().Err(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -747,6 +748,9 @@ func (r *Reader) compared(o *Object, d Difference, from, to time.Time) (Differen
 	name := o.Name
 	if o.Namespace != "" {
 		name = o.Namespace + "/" + name
+	}
+	if strings.ContainsFunc(name, unicode.IsControl) { // which would add lines
+		name = strconv.Quote(name)
 	}
 	label := func(s *State, t time.Time) string {
 		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format("2006-01-02T15:04:05.000Z"), s.As)

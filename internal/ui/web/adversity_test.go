@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -549,7 +550,7 @@ func TestLateAnswers(t *testing.T) {
 	configMap(t, http.MethodPatch, ns, "two", object{"level": "debug"})
 	var hold atomic.Pointer[chan struct{}]
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" {
+		if release := hold.Load(); release != nil && strings.HasPrefix(r.URL.Path, "/api/") && r.URL.Path != "/api/v1/status" && r.URL.Path != "/api/v1/events" {
 			late(w, r, pass, *release)
 			return
 		}
@@ -590,6 +591,14 @@ func TestLateAnswers(t *testing.T) {
 	until(t, "the first state is not shown as the last", func() bool { return !strings.Contains(p.text(".pane"), "level") })
 	release()
 	p.sees("pre", "level: debug")
+
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed"))
+	p.sees(".strip-head", "^3 changes in")
+	release = keep()
+	p.fill("name", "one")
+	p.sees(".strip-head", "^Counting…$")
+	release()
+	p.sees(".strip-head", "^1 change in")
 }
 
 // TestPausedStore: every view has the reason why nothing is recorded.
@@ -640,6 +649,97 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	p.press(".group", "")
 	p.press(".letter", "▸")
 	p.sees(".letter", "It is no dead letter any more")
+}
+
+// TestLettersFarBehind: a filter finds dead letters behind more others than the daemon searches for one answer.
+func TestLettersFarBehind(t *testing.T) {
+	ns := namespace(t)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("refused")) { // of a body that broke off, too
+			http.Error(w, "no", http.StatusUnprocessableEntity)
+		}
+	}))
+	t.Cleanup(hook.Close)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook.URL+`"}}]
+`)
+	const many = 1100
+	for i := range many {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("refused-%d", i), nil)
+		if i%5 == 0 { // of a sink that refuses all, one event becomes a dead letter at a time
+			configMap(t, http.MethodPost, ns, fmt.Sprintf("taken-%d", i), nil)
+		}
+	}
+	configMap(t, http.MethodPost, ns, "refused-last", nil)
+	p := open(t, d, "#/delivery/hook")
+	p.sees("tr.chosen [data-label^=Dead]", "1,101")
+	p.fill("name", "refused-last")
+	p.sees(".group", "1 .*422")
+	p.fill("name", "nothing")
+	p.sees("main", "No dead letter matches")
+}
+
+// TestDeepLetter: a dead letter that nests deeper than the page can show does not take the others and the sinks with it.
+func TestDeepLetter(t *testing.T) {
+	hook, _ := receiver(t)
+	for name, depth := range map[string]int{"deep": 2500, "deeper": 9000} { // for what writes YAML, and for what reads JSON
+		ns := namespace(t)
+		t.Run(name, func(t *testing.T) {
+			d := start(t, "watches: [{name: all, resources: [controllerrevisions.apps], namespaces: {include: ["+ns+"]}}]"+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+			data := json.RawMessage(strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth))
+			shared.api.do(t, http.MethodPost, "/apis/apps/v1/namespaces/"+ns+"/controllerrevisions", object{"metadata": object{"name": name}, "revision": 1, "data": data})
+			p := open(t, d, "#/delivery/hook")
+			p.sees(".group", "1 .*422")
+			p.press(".group", "")
+			p.press(".letter", "▸")
+			p.sees(".letter", "nests too deep")
+		})
+	}
+}
+
+// TestLettersCounted: dead letters that came after they were counted are not deleted with the others.
+func TestLettersCounted(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+	p := open(t, d, "#/delivery/hook")
+	configMap(t, http.MethodPost, ns, "counted", nil)
+	configMap(t, http.MethodPatch, ns, "counted", object{"a": "b"})
+	p.sees(".group", "2 .*422")
+	p.press(".filter", "delete all")
+	p.sees("dialog", "Delete 2 dead letters")
+	configMap(t, http.MethodPatch, ns, "counted", object{"a": "c"})
+	p.sees(".group", "3 .*422")
+	p.allow("status of 409")
+	p.fill("Type hook to confirm", "hook")
+	p.press("dialog", "delete")
+	p.sees(".notice.bad", "3 dead letters match by now, not 2")
+	p.sees(".group", "3 .*422")
+}
+
+// TestEventsUnsearched: an object whose Kubernetes Events cannot be searched does not look like one without any.
+func TestEventsUnsearched(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("resource") == "events" {
+			q.Set("when", "no expression")
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 400")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".notice.gap", "^Kubernetes Events were not searched: when: ")
 }
 
 // drop deletes the dead letter behind a position.

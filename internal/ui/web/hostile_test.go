@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,7 +58,7 @@ func TestOddObjects(t *testing.T) {
 	d := start(t, "watches: [{name: all, resources: [configmaps, deployments.apps], namespaces: {include: ["+ns+"]}}]\n")
 	odd := object{
 		"constructor": "made", "toString": "text", "half": ".5", "no": "no", "escape": "a\n\x1b[31mb", "separator": "a\n\u2028b", "sign": "=", "date": "2026-01-01",
-		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "order": "a\u202eb\u200b\nc\U000E0041", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
+		"lines": "  a\nb\n\n", "block": "a\n  b\n \n# c: d\n", "tab": "\ta", "emoji": "a\n\U0001f600", "order": "a\u202eb\u200b\nc\U000E0041", "blank": "a\u3164b\u034fc\ufe0fd\u00a0e\u2800", "html": markup, "colon": "a: b", "long": strings.Repeat("x", 1_000_000),
 	}
 	configMap(t, http.MethodPost, ns, "odd", object{"a": "b"})
 	configMap(t, http.MethodPatch, ns, "odd", odd)
@@ -75,6 +76,7 @@ func TestOddObjects(t *testing.T) {
 	p.sees(".diff", `img src=x onerror`)
 	p.sees(".fields", `data\.order\s+a\\u202eb\\u200b\s+c\\U000e0041`)
 	p.sees(".diff", `order: .*\\u202e`)
+	p.sees(".fields", `data\.blank\s+a\\u3164b\\u034fc\\ufe0fd\\u00a0e\\u2800`)
 	p.sees(".fields", `data\.long\s+x{1000}x+… \(1,000,000 characters\)`)
 	p.press(".tabs", "YAML")
 	p.sees("pre", `order: "a\\u202eb\\u200b\\nc\\U000e0041"`)
@@ -100,6 +102,24 @@ func TestOddObjects(t *testing.T) {
 		if copied[key] != value {
 			t.Errorf("%s is copied as %.100q, want %.100q", key, copied[key], value)
 		}
+	}
+}
+
+// TestNameOfLines: a name with line breaks, as names of roles may have, adds no lines to a difference.
+func TestNameOfLines(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [roles.rbac.authorization.k8s.io], namespaces: {include: ["+ns+"]}}]\n")
+	const name = "a\n+  invented: line\n-  removed: line"
+	shared.api.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+ns+"/roles", object{"metadata": object{"name": name}})
+	p := open(t, d, "#/object/roles.rbac.authorization.k8s.io/"+ns+"/"+url.PathEscape(name))
+	p.sees(".diff", "kind: Role")
+	for _, sign := range []string{"deleted", "added"} {
+		if text := p.text(".diff ." + sign); strings.Contains(text, "invented") || strings.Contains(text, "removed") {
+			t.Errorf("the first line that is %s: %s", sign, text)
+		}
+	}
+	if text := p.text(".diff tr"); !strings.HasPrefix(strings.TrimSpace(text), "@@") {
+		t.Errorf("the difference begins with %q", text)
 	}
 }
 

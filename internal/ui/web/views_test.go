@@ -321,6 +321,17 @@ func TestBetween(t *testing.T) {
 	if text := p.saved(); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") || strings.Contains(text, "\u202e") {
 		t.Errorf("the file is\n%s", text)
 	}
+	if text := p.saved(); !strings.Contains(text, "The earlier state is not known") {
+		t.Errorf("the file has what is not certain as if it were:\n%s", text)
+	}
+	p.fill("name", "made")
+	until(t, "it is asked for", func() bool { return strings.Contains(eval[string](p, "location.hash"), "name=made") })
+	p.settled()
+	p.sees(".net", "made")
+	if text := p.saved(); !strings.Contains(text, "name: made") {
+		t.Errorf("the file does not have the filter of its changes:\n%s", text)
+	}
+	p.fill("name", "")
 	p.fill("to", "-59m") // when there was no history yet
 	p.sees(".lead", "no change is recorded.*not everything of this period is recorded")
 	p.allow("status of 400")
@@ -564,6 +575,12 @@ func TestConfig(t *testing.T) {
 	p.press("main", "reload")
 	p.sees(".notice.bad", `colour`)
 	p.sees(`[aria-label="Configuration"]`, `(?s)9:1.*colour.*unknown key.*the file.*colour.*name: screen`)
+	many := ""
+	for i := range 250 {
+		many += fmt.Sprintf("- {name: n%d, stdout: {}}\n", i)
+	}
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, "[{name: screen, stdout: {}}]", "\n- {name: screen, stdout: {}}\n"+many) + "colour: blue\n")
+	p.sees(`[aria-label="Configuration"]`, `(?s)colour.*the file.*n99.*and 301 more values`)
 	d.configure("admin: {listen: ADDRESS}\n" + config)
 	p.press("main", "reload")
 	until(t, "the file is what runs", func() bool { return p.text(".notice.bad") == "" })

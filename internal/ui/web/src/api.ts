@@ -164,6 +164,7 @@ export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal
     return parsed(await answer.text()) as T;
   } catch (error) {
     if (error instanceof Problem || stop?.aborted) throw error;
+    if (error instanceof RangeError) throw new Problem(413, "the answer nests too deep to be shown"); // for the browser's stack
     throw new Problem(0, late.aborted ? "the daemon does not answer" : "the daemon's answer broke off");
   }
 }

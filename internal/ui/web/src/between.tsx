@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
-import { Unified, Unsure } from "./object";
+import { doubts, Unified, Unsure } from "./object";
 import { arrows, clock, count, resourceName, some, today, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
@@ -40,7 +40,7 @@ export function Between({ status }: { status?: Status }) {
       {field("resource", "resource", (status?.caches ?? []).map((x) => x.resource))}{field("namespace", "namespace")}{field("name", "name")}
       <button class="toggle" aria-pressed={!flat} title="Consequences below their owners" onClick={() => change({ group: flat ? "" : "none" })}>by owner</button>
       <button onClick={answer.reload}>ask again</button>
-      {c && <button disabled={busy} onClick={async () => { work(true); try { await save(c, status?.cluster ?? ""); } finally { work(false); } }}>{busy ? "writing…" : "save as HTML"}</button>}
+      {c && <button disabled={busy} onClick={async () => { work(true); try { await save(c, status?.cluster ?? "", filter); } finally { work(false); } }}>{busy ? "writing…" : "save as HTML"}</button>}
     </div>}
     <Failed error={answer.error} />
     {!c && !answer.error && <Empty>Reading…</Empty>}
@@ -90,12 +90,13 @@ function Net({ of, answer, children }: { of: NetChange; answer: Changes; childre
 const escape = (s: string) => visible(s).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 
 /** Writes the answer with its differences as one file that needs no daemon and runs no script. */
-async function save(c: Changes, cluster: string) {
+async function save(c: Changes, cluster: string, filter: Record<string, string>) {
   const parts: string[] = [], name = (kind: string, namespace = "", of: string) => `<b>${escape(`${kind} ${namespace && namespace + "/"}${of}`)}</b>`;
   let objects = 0;
   const add = async (i: NetChange) => {
-    const diff = objects++ < 500 ? await get<Difference>(path(i) + "/diff", { from: c.from, to: c.to }).then((d) => d.diff, (e: Error) => e.message) : "left out: more than 500 objects";
-    parts.push(`<details><summary>${name(i.resource.kind, i.namespace, i.name)} ${c.groups ? i.change : ""} ${escape(i.summary ?? "")} <i>${escape((i.managers ?? []).join(", "))}</i></summary><pre>`
+    let diff = "left out: more than 500 objects", unsure: string[] = [];
+    if (objects++ < 500) await get<Difference>(path(i) + "/diff", { from: c.from, to: c.to }).then((d) => { diff = d.diff; unsure = doubts(d); }, (e: Error) => { diff = e.message; });
+    parts.push(`<details><summary>${name(i.resource.kind, i.namespace, i.name)} ${c.groups ? i.change : ""} ${i.recreated ? "deleted and created again" : ""} ${escape(i.summary ?? "")} <i>${escape((i.managers ?? []).join(", "))}</i></summary>${unsure.map((text) => `<p class="h">${text}</p>`).join("")}<pre>`
       + diff.split("\n").map((l) => `<span class="${({ "+": "a", "-": "d", "@": "h" } as Record<string, string>)[l[0] ?? ""] ?? ""}">${escape(l)}</span>`).join("\n") + "</pre></details>");
   };
   for (const [title, of] of sections(c)) {
@@ -112,9 +113,10 @@ async function save(c: Changes, cluster: string) {
   }
   const lacks = [...c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`), ...(c.unread ?? []).map(unreadText), c.since && `the history begins at ${c.since}`, c.truncated && "more objects changed"].filter(Boolean);
   const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : `Not complete: ${lacks.join("; ") || "the log does not reach back to the beginning of this period"}.`;
+  const only = Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ");
   const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"><title>${escape(cluster)} ${c.from}</title>
 <style>:root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto;font-size:12px}.a{color:light-dark(#116329,#7ee787)}.d{color:light-dark(#a0111f,#ffa198)}.h{opacity:.7}p{margin:0}.c{margin-left:2rem}</style>
-<h1>${escape(cluster)}: ${c.from} to ${c.to}</h1><p>${escape(verdict)} ${count(objects)} objects changed; ${count(c.churned)} ended as they began.</p>${parts.join("\n")}`;
+<h1>${escape(cluster)}: ${c.from} to ${c.to}</h1><p>${only && `Only of ${escape(only)}. `}${escape(verdict)} ${count(objects)} objects changed; ${count(c.churned)} ended as they began.</p>${parts.join("\n")}`;
   const a = document.createElement("a");
   a.href = URL.createObjectURL(new Blob([page], { type: "text/html" }));
   a.download = `${cluster || "cluster"}-${clock(c.from, false).replace(/\W/g, "-")}.html`;

@@ -48,7 +48,8 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
 
 /** The configuration that runs, and what the file has otherwise. */
 function Texts() {
-  const answer = useAsked<Configuration>("config", {}, 5000), c = answer.value;
+  const answer = useAsked<Configuration>("config", {}, 5000), c = answer.value, most = 200;
+  const others = c && !c.equal && c.running !== undefined && c.file !== undefined ? fields(c.running, c.file) : [];
   return <section aria-label="Configuration"><h2>Configuration</h2>
     <Failed error={answer.error} />
     {c && <>
@@ -56,7 +57,7 @@ function Texts() {
         {c.problems.map((p) => <tr><td data-label="Line" class="n">{p.line ? `${p.line}:${p.column ?? 1}` : "–"}</td><th scope="row" data-label="Key">{p.key || <span class="quiet">the file</span>}</th><td data-label="Problem">{p.message}</td></tr>)}
       </tbody></table></div>}
       {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs.</p>
-        : c.running !== undefined && <><p class="notice gap">The file has other values than what runs:</p><FieldList of={fields(c.running, c.file).slice(0, 200)} names={["what runs", "the file"]} /></>}
+        : c.running !== undefined && <><p class="notice gap">The file has other values than what runs:</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
       {c.running !== undefined && <pre class="scroll" tabIndex={0} aria-label="What runs">{yaml(c.running)}</pre>}
       <p class="quiet">Comments are left out, and *** is in place of what may be a secret.</p>
     </>}

@@ -1,9 +1,9 @@
 // Delivery: the sinks, what waits for them, and what they refused.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, type Letter, type Letters, post, Problem, type Sink, type Status, useAsked } from "./api";
+import { get, type Letter, type Letters, post, Problem, type Query, type Sink, type Status, useAsked } from "./api";
 import { Ask, Empty, Failed, Field, objectLink, Spark, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { ago, bytes, count, now, some, span, yaml } from "./text";
+import { ago, bytes, count, nested, now, some, span } from "./text";
 
 interface Course { at: number; delivered: number; queued: number }
 
@@ -68,11 +68,24 @@ interface Group { reason: string; letters: Letter[] }
 /** Numbers and ids in a reason differ from letter to letter: they are no reason for a group of its own. */
 const alike = (reason: string) => reason.replace(/\d+(\.\d+)*/g, (n) => /^[1-5]\d\d$/.test(n) ? n : "#").replace(/"[^"]{24,}"/g, "\"…\"");
 
+const listed = 1000, depth = 20; // letters that are shown, and pages of a search, for each of which the daemon reads a thousand
+
+/** The oldest letters that match. With continue, more may. */
+async function oldest(path: string, query: Query, stop: AbortSignal): Promise<Letters> {
+  const items: Letter[] = [];
+  let page: Letters | undefined;
+  for (let n = 0; n < depth && items.length < listed && (!page || page.continue); n++) {
+    page = await get<Letters>(path, { ...query, limit: listed - items.length, after: page?.continue }, stop);
+    items.push(...page.items);
+  }
+  return { items, continue: page!.continue };
+}
+
 function One({ sink, reload }: { sink: Sink; reload: () => void }) {
   const base = `deadletters/${encodeURIComponent(sink.name)}`;
   const q = place.value.query, filter = { resource: q.get("resource") ?? "", namespace: q.get("namespace") ?? "", name: q.get("name") ?? "", reason: q.get("reason") ?? "" };
   const filtered = Object.values(filter).some(Boolean);
-  const letters = useAsked<Letters>(base, { limit: 1000, ...filter }, 5000), page = letters.current ? letters.value : undefined; // not of another filter
+  const letters = useAsked<Letters>(base, filter, 5000, oldest), page = letters.current ? letters.value : undefined; // not of another filter
   const [command, plan] = useState<{ what: "retry" | "drop"; of: object; reason: string; n?: number }>(), [done, say] = useState(""), [failed, fail] = useState<Problem>();
   const groups = new Map<string, Group>();
   for (const l of page?.items ?? []) {
@@ -89,10 +102,10 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     } catch (e) { fail(e as Problem); }
   };
   const run = async () => {
-    const { what, of } = command!;
+    const { what, of, n: counted } = command!;
     plan(undefined);
     try {
-      const { count: n } = await post<{ count: number }>(`${base}/${what}`, of);
+      const { count: n } = await post<{ count: number }>(`${base}/${what}`, what === "drop" ? { ...of, count: counted } : of); // what is deleted is what was counted
       say(what === "retry" ? `${some(n, "dead letter")} queued again` : `${some(n, "dead letter")} deleted`);
     } catch (e) { fail(e as Problem); }
     letters.reload();
@@ -111,8 +124,8 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
     </div>}
     {!page && !letters.error && <Empty>Reading…</Empty>}
-    {page && !groups.size && <Empty>{filtered ? "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
-    {page?.continue ? <p class="quiet">The oldest {count(page.items.length)}{!filtered && ` of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
+    {page && !groups.size && <Empty>{filtered ? page.continue ? "No dead letter that was searched matches." : "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
+    {page?.continue ? <p class="quiet">{filtered ? "Newer dead letters were not searched" : `The oldest ${count(page.items.length)} of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
     {[...groups.values()].map((g) => <details class="group" key={g.reason}>
       <summary><b>{count(g.letters.length)}</b> <span class="reason">{g.reason}</span></summary>
       <p class="actions left"><Commands onChoose={(what) => prepare(what, { positions: g.letters.map((l) => l.position) }, g.reason)} /></p>
@@ -144,5 +157,5 @@ function LetterRow({ base, letter: l }: { base: string; letter: Letter }) {
   }, [open]);
   return <div class="letter"><button class="plain" aria-expanded={open} onClick={() => show(!open)}>{open ? "▾" : "▸"} {l.type && <Verb type={l.type} />} {l.last && <Time at={l.last} />} {l.subject ?? `event ${l.sequence}`} <span class="quiet">{some(l.attempts, "attempt")}</span></button>
     {l.resource && l.name && <a href={objectLink(l.resource, l.namespace, l.name, { v: l.sequence })}>object</a>} <a href={link("config", [], { event: l.sequence })}>explain</a>
-    {open && <><p class="reason">{l.reason}</p><Failed error={failed} />{!failed && <pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? yaml(event.event) : "Reading…"}</pre>}</>}</div>;
+    {open && <><p class="reason">{l.reason}</p><Failed error={failed} />{!failed && <pre class="scroll" tabIndex={0} aria-label="Payload">{event?.event !== undefined ? nested(event.event).text : "Reading…"}</pre>}</>}</div>;
 }

@@ -190,7 +190,7 @@ export function Feed({ status }: { status?: Status }) {
   const view = useSignal<View>(null);
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
   const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
-  const rows = feed.rows, noise = histogram.value?.noise ?? 0;
+  const rows = feed.rows, noise = histogram.current ? histogram.value?.noise ?? 0 : 0;
   // A change stays selected while others come.
   const chosen = useSignal(0), listed = useRef(rows), index = () => listed.current.findIndex((r) => r.sequence === chosen.value);
   const select = (i: number) => { chosen.value = listed.current[Math.max(0, Math.min(i, listed.current.length - 1))]?.sequence ?? 0; };
@@ -239,7 +239,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
-    <Kept of={[histogram.value, today()]}>{() => <Strip of={histogram.value} view={view}
+    <Kept of={[histogram.value, histogram.current, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
         change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), at: "" });

@@ -1,9 +1,9 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, clock, count, type Field, fields, now, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -25,9 +25,9 @@ async function searched(path: string, query: Query, stop: AbortSignal): Promise<
   return { ...last, to: first.to, items };
 }
 
-/** What Kubernetes Events say about an object in a period, the newest first, and the time that the search came back to if that
- *  is not its beginning. */
-function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string } {
+/** What Kubernetes Events say about an object in a period, the newest first, the time that the search came back to if that
+ *  is not its beginning, and the reason if it failed. */
+function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
   const path = watched && kind && from ? "history" : "", query = {
@@ -39,7 +39,7 @@ function useEvents(status: Status | undefined, namespace: string, name: string, 
   const later = useAsked<Page>(begin && path, { ...query, from: begin }, 10_000);
   const all = new Map([...past.value?.items ?? [], ...later.value?.items ?? []].map((c) => [c.sequence, c]));
   const apart = later.value?.continue && Date.parse(later.value.reached!) > Date.parse(past.value!.to), end = apart ? later.value : past.value;
-  return { said: [...all.values()].filter((c) => c.type === "added" || c.type === "updated").sort((a, b) => b.sequence - a.sequence), reached: end?.continue && end.reached };
+  return { said: [...all.values()].filter((c) => c.type === "added" || c.type === "updated").sort((a, b) => b.sequence - a.sequence), reached: end?.continue && end.reached, failed: past.error ?? later.error };
 }
 
 export function ObjectView({ status }: { status?: Status }) {
@@ -61,7 +61,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
-  const { said, reached } = useEvents(status, namespace, name, last.value?.items[0]?.resource.kind, items.at(-1)?.time, end);
+  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource.kind, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const later = (time: string, i: number) => !!items[i] && Date.parse(time) > Date.parse(items[i].time);
@@ -91,6 +91,7 @@ export function ObjectView({ status }: { status?: Status }) {
     </header>
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
+    {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
@@ -144,16 +145,17 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
 }
 
 /** What of a difference is not certain. */
-export function Unsure({ of: { from, to, rekeyed } }: { of: Difference }) {
-  const unknown = [from, to].filter((s) => s.as !== "exact");
-  return <>
-    {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
-    {rekeyed && <p class="notice gap">The key of the hashes changed in between: whether redacted values differ is not known.</p>}
-  </>;
+export function doubts({ from, to, rekeyed }: Difference): string[] {
+  const unknown = [from, to].filter((s) => s.as !== "exact"), list: string[] = [];
+  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: nothing is recorded that early."));
+  if (rekeyed) list.push("The key of the hashes changed in between: whether redacted values differ is not known.");
+  return list;
 }
 
+export const Unsure = ({ of }: { of: Difference }) => <>{doubts(of).map((text) => <p class="notice gap">{text}</p>)}</>;
+
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
-  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{"\u00a0"}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
@@ -222,8 +224,8 @@ function Yaml({ state }: { state: Asked<State> }) {
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
-  let text = "";
-  try { text = yaml(object); } catch { return <Empty>It nests too deep to be shown.</Empty>; } // of the browser's stack
+  const { text, deep } = nested(object);
+  if (deep) return <Empty>{text}</Empty>;
   const copy = async () => {
     try {
       await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");

@@ -111,8 +111,8 @@ function Thumb({ view, from, to, n }: { view: ReadonlySignal<View>; from: number
 }
 
 /** Changes over time: to see, to choose a period of, and to scroll the list by. Arrow keys move the
- *  period, + and − zoom, Page Up and Page Down scroll by a tenth of it. */
-export function Strip({ of, view, onPeriod, onScroll }: { of?: Histogram; view: ReadonlySignal<View>; onPeriod: (from: number, to: number) => void; onScroll: (to: number) => void }) {
+ *  period, + and − zoom, Page Up and Page Down scroll by a tenth of it. What is stale is of another question. */
+export function Strip({ of, stale, view, onPeriod, onScroll }: { of?: Histogram; stale: boolean; view: ReadonlySignal<View>; onPeriod: (from: number, to: number) => void; onScroll: (to: number) => void }) {
   const area = useRef<SVGSVGElement>(null), [brush, setBrush] = useState<[number, number] | null>(null), [hover, setHover] = useState(-1);
   if (!of || !of.buckets.length) return <div class="strip" />;
   const n = of.buckets.length, from = Date.parse(of.from), to = Date.parse(of.to);
@@ -133,12 +133,12 @@ export function Strip({ of, view, onPeriod, onScroll }: { of?: Histogram; view: 
   };
   const shown = hover >= 0 && hover < n ? of.buckets[hover]! : undefined;
   const words = (c: Partial<Record<Type, number>>) => Object.entries(c).map(([t, k]) => `${count(k ?? 0)} ${t}`).join(", ") || "nothing";
-  return <div class="strip">
-    <div class="strip-head">
+  return <div class={stale ? "strip counting" : "strip"} aria-busy={stale}>
+    <div class="strip-head">{stale ? "Counting…" : <>
       <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}<span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span></>}</span>
-      <Verdict of={of} />
+      <Verdict of={of} /></>}
     </div>
-    <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${some(total, "change")}`}
+    <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${stale ? "counting" : some(total, "change")}`}
       onKeyDown={keys}>
       <svg ref={area} viewBox={`0 0 ${n} 100`} preserveAspectRatio="none" aria-hidden="true"
         onPointerDown={(e) => { if (e.button) return; area.current!.setPointerCapture(e.pointerId); const f = place(e); setBrush([f, f]); }}

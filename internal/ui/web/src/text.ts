@@ -58,9 +58,9 @@ const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
 const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
   : visible(JSON.stringify(v));
 
-const hidden = /(?![\n\t])[\p{Cc}\p{Cf}\u2028\u2029\ufffe\uffff]/gu;
+const hidden = /(?![\n\t ])[\p{Cc}\p{Cf}\p{DI}\p{Z}\u2800\ufffe\uffff]/gu;
 
-/** A text with escapes, as YAML has them, for what no reader sees and what changes the order in which others are shown. */
+/** A text with escapes, as YAML has them, for what no reader sees, or takes for a blank, and what changes the order in which others are shown. */
 export const visible = (text: string) => text.replace(hidden, (c) => {
   const code = c.codePointAt(0)!.toString(16);
   return code.length > 4 ? "\\U" + code.padStart(8, "0") : "\\u" + code.padStart(4, "0");
@@ -92,6 +92,11 @@ export function yaml(v: Json, indent = ""): string {
     }
   }
   return scalar(v);
+}
+
+/** A value as YAML, or a note that the browser's stack is too small for it. */
+export function nested(v: Json): { text: string; deep?: boolean } {
+  try { return { text: yaml(v) }; } catch { return { text: "It nests too deep to be shown.", deep: true }; }
 }
 
 /** A text of which only the beginning is shown if it is long: a line of a megabyte takes seconds to lay out. */
