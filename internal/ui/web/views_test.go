@@ -727,6 +727,30 @@ func TestUnread(t *testing.T) {
 	until(t, "it is read again", func() bool { return p.text(".object > .notice.gap") == "" })
 }
 
+// TestCopyOfRedacted: the copy of a state has the hashes of redacted values, and the page shows that.
+func TestCopyOfRedacted(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches:\n- {name: settings, resources: [configmaps], namespaces: {include: ["+ns+"]}, redact: [data.password]}\n")
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{
+		"metadata": object{"name": "app", "annotations": object{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "data": object{"level": "info", "password": "p"},
+	})
+	configMap(t, http.MethodPost, ns, "plain", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?tab=yaml")
+	p.sees(".pane .notice.gap", "^1 value redacted")
+	eval[chromedp.Void](p, `void (navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); })`)
+	p.press(".pane", "copy for kubectl apply")
+	until(t, "it is copied", func() bool { return eval[string](p, `window.copied ?? ""`) != "" })
+	if text := eval[string](p, "window.copied"); strings.Contains(text, "last-applied") {
+		t.Errorf("copied is\n%s", text)
+	}
+	p.accessible()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/plain?tab=yaml"))
+	p.sees("pre", "name: plain")
+	if text := p.text(".pane .notice"); text != "" {
+		t.Errorf("the page has %q", text)
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {
