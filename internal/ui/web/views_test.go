@@ -751,6 +751,31 @@ func TestCopyOfRedacted(t *testing.T) {
 	}
 }
 
+// TestPeriods: a period before the history leads to the one that is known, and times are taken as they are shown. A
+// namespace that no watch reads has no verdict of being complete.
+func TestPeriods(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps("'"+ns+"*'"))
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead", "history begins within this period")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	until(t, "it is recorded", func() bool {
+		p.press(".page", "ask again")
+		return strings.Contains(p.text(".lead"), "1 unknown at one end")
+	})
+	p.press(".lead", "from then on")
+	p.sees(".lead", `1 created\. ✓ complete`)
+	p.fill("from", "00:00")
+	p.sees(".lead", "history begins within this period")
+	if got, want := eval[string](p, `decodeURIComponent(location.hash)`), "#/between?from="+eval[string](p, `new Date(new Date().setHours(0, 0, 0, 0)).toISOString()`); got != want {
+		t.Errorf("the address has %s, want %s", got, want)
+	}
+	p.fill("namespace", "kube-system")
+	p.press(".lead", "not read since")
+	p.sees(".gaps", "configmaps kube-system not read since .*: no watch selects the namespace")
+	p.accessible()
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {

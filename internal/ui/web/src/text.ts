@@ -25,6 +25,12 @@ export function clock(time: string | number, exact = true): string {
   return day(d) === today() ? at : `${day(d)} ${at}`;
 }
 
+/** A time of the clock, as it is shown, as the interface takes it. What is none stays what it is. */
+export function moment(text: string): string {
+  const [, date = today(), at] = /^(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d(?::\d\d(?:\.\d+)?)?)$/.exec(text) ?? [], d = new Date(`${date}T${at}`);
+  return Number.isNaN(d.getTime()) ? text : d.toISOString();
+}
+
 /** How long a duration is, in at most two units. */
 export function span(ms: number): string {
   const s = Math.max(0, Math.round(ms / 1000));
