@@ -776,6 +776,32 @@ func TestPeriods(t *testing.T) {
 	p.accessible()
 }
 
+// TestRate: what was delivered before the view is open does not count as delivered since.
+func TestRate(t *testing.T) {
+	d := start(t, "watches:\n- {name: settings, resources: [configmaps]}\nroutes:\n- {name: all, sinks: [files]}\nsinks:\n- {name: files, file: {path: ./out.jsonl}}\n")
+	p := open(t, d, "#/watches")
+	p.sees(".facts", "resource")
+	// From now on the status has more.
+	eval[chromedp.Void](p, `void (() => {
+		const real = fetch;
+		window.answers = 0;
+		window.fetch = async (...args) => {
+			const answer = await real(...args);
+			if (!String(args[0]).includes("status")) return answer;
+			const status = await answer.json();
+			for (const sink of status.sinks) sink.delivered = 1_000_000;
+			window.answers++;
+			return Response.json(status);
+		};
+		location.hash = "#/delivery";
+	})()`)
+	until(t, "there are statuses", func() bool { return eval[int](p, "window.answers") > 2 })
+	p.sees("td[data-label=Delivered]", "1,000,000")
+	if rate := p.text(`td[data-label="Per second"]`); rate != "0.0" {
+		t.Errorf("delivered are %s per second, want none", rate)
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {
