@@ -802,6 +802,23 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestNarrow: on a small screen, a row of the feed has the whole name of its object, and the manager.
+func TestNarrow(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".dot.live", "live")
+	p.do(chromedp.EmulateViewport(360, 740))
+	configMap(t, http.MethodPost, ns, "settings-of-the-first", object{"level": "info"})
+	p.sees(".row .by", "tester")
+	if !eval[bool](p, `(() => { const e = document.querySelector(".row .name"); return e.scrollWidth <= e.clientWidth; })()`) {
+		t.Error("the name is cut")
+	}
+	if eval[int](p, `document.querySelector(".row .by").clientWidth`) == 0 {
+		t.Error("the manager is hidden")
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {
