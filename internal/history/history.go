@@ -576,8 +576,8 @@ func (s *Span) as() As {
 // unread is what is not read of a resource, of all that run if it is nil, before a time. What the watches have left of the resource
 // is, of an object that no other part of the ledger has.
 func (r *Reader) unread(resource *event.Resource, namespace, name string, to time.Time) (list []Unread, err error) {
-	if r.reading == nil {
-		return nil, nil
+	if list, err = r.unselectedNamespace(resource, namespace, to); r.reading == nil || len(list) > 0 || err != nil {
+		return list, err
 	}
 	running := r.reading()
 	var left leavings
@@ -616,6 +616,30 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		}
 		return nil
 	})
+	return list, err
+}
+
+// unselectedNamespace is what unread returns of a namespace that the watches of all recorded feeds leave out by its name.
+func (r *Reader) unselectedNamespace(resource *event.Resource, namespace string, to time.Time) (list []Unread, err error) {
+	if namespace == "" {
+		return nil, nil
+	}
+	selected := false
+	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, _ := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		switch {
+		case resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource):
+		case c.HistorySince.IsZero() || c.MayRead(namespace):
+			selected = true
+		case c.HistorySince.Before(to): // the rules may have become narrower later: what is recorded of them does not have when
+			list = append(list, Unread{gr.String(), namespace, c.HistorySince, "no watch selects the namespace"})
+		}
+		return nil
+	})
+	if selected {
+		list = nil
+	}
 	return list, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // selects has the watch select the objects of namespaces, of all without any.
@@ -257,4 +258,34 @@ func TestListBesideChanges(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Of a namespace that no watch selects, nothing is known: no answer about it is complete.
+func TestUnselectedNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		check := func(what, namespace string, resource event.Resource, from time.Time, complete bool) {
+			t.Helper()
+			c, err := w.r.Changes(t.Context(), Filter{Resource: &resource, Namespace: namespace, From: from, To: w.now()}, false)
+			w.must(err)
+			all, err := w.r.Histogram(t.Context(), Filter{Namespace: namespace, From: from, To: w.now()}, 1)
+			w.must(err)
+			if c.Complete != complete || all.Complete != complete || complete != (len(c.Unread) == 0) {
+				t.Errorf("%s: complete is %t, of all resources %t, with %v", what, c.Complete, all.Complete, c.Unread)
+			}
+		}
+		w.selects("f*")
+		w.reload()
+		from := w.rest()
+		w.c.Handler(w.feed).OnAdd(w.object("a", "u1"), false) // of another namespace
+		w.rest()
+		check("a namespace that is left out", "ns", pods, from, false)
+		check("one that is selected", "few", pods, from, true)
+		check("all", "", pods, from, true)
+		w.selects()
+		w.reload()
+		from = w.rest()
+		check("since all are", "ns", pods, from, true)
+	})
 }

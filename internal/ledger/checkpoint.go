@@ -96,6 +96,13 @@ func (c *Checkpoint) MaySelect() (func(o *compact.Object) bool, error) {
 	}, nil
 }
 
+// MayRead reports whether one of the rules of Kept may select objects of a namespace, or whether they are not known.
+func (c *Checkpoint) MayRead(namespace string) bool {
+	return len(c.Kept) == 0 || slices.ContainsFunc(c.Kept, func(k Kept) bool {
+		return (len(k.Namespaces) == 0 || slices.Contains(k.Namespaces, namespace)) && k.Rules.Namespaces.Names(namespace)
+	})
+}
+
 // Resumable reports whether the ledger and a watch from the version are everything.
 func (c Checkpoint) Resumable() bool {
 	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""

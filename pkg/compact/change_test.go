@@ -120,3 +120,43 @@ func TestManyManagers(t *testing.T) {
 		}
 	}
 }
+
+// TestDeletionRequested has updates in which an object got its deletion timestamp, which no manager is noted of.
+func TestDeletionRequested(t *testing.T) {
+	codec := NewCodec(NewDictionaries(nil))
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	object := func(generation int, deletion string, at time.Time, scaler string) *Object {
+		raw := fmt.Appendf(nil, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","uid":"u","resourceVersion":"1","generation":%d%s}}`, generation, deletion)
+		m, err := rawjson.Scan(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !at.IsZero() {
+			m.Change = &rawjson.Change{Managers: [][]byte{[]byte("edit")}, Operation: []byte("Update"), Time: []byte(at.Format(time.RFC3339)), Scaler: []byte(scaler)}
+		}
+		o, err := codec.Encode(raw, &m, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	const deletion = `,"deletionTimestamp":"2026-11-22T10:00:30Z"`
+	edited := func(at time.Time) LastChange { return LastChange{"edit", "Update", "", at} }
+	for name, tc := range map[string]struct {
+		before, after *Object
+		want          LastChange
+	}{
+		"requested":             {object(1, "", at, ""), object(2, deletion, at, ""), LastChange{}},
+		"of one that is scaled": {object(1, "", at, "scaler"), object(2, deletion, at, "scaler"), LastChange{}},
+		"after a restart":       {object(1, "", time.Time{}, ""), object(2, deletion, at, ""), LastChange{}},
+		"edited as well":        {object(1, "", at, ""), object(2, deletion, at.Add(time.Second), ""), edited(at.Add(time.Second))},
+		"edited afterwards":     {object(2, deletion, at, ""), object(2, deletion, at.Add(time.Second), ""), edited(at.Add(time.Second))},
+		"not known before":      {nil, object(2, deletion, at, ""), edited(at)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.after.ChangedBy(tc.before, at.Add(time.Minute))); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}

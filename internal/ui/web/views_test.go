@@ -744,6 +744,98 @@ func TestUnread(t *testing.T) {
 	until(t, "it is read again", func() bool { return p.text(".object > .notice.gap") == "" })
 }
 
+// TestCopyOfRedacted: the copy of a state has the hashes of redacted values, and the page shows that.
+func TestCopyOfRedacted(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches:\n- {name: settings, resources: [configmaps], namespaces: {include: ["+ns+"]}, redact: [data.password]}\n")
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{
+		"metadata": object{"name": "app", "annotations": object{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "data": object{"level": "info", "password": "p"},
+	})
+	configMap(t, http.MethodPost, ns, "plain", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?tab=yaml")
+	p.sees(".pane .notice.gap", "^1 value redacted")
+	eval[chromedp.Void](p, `void (navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); })`)
+	p.press(".pane", "copy for kubectl apply")
+	until(t, "it is copied", func() bool { return eval[string](p, `window.copied ?? ""`) != "" })
+	if text := eval[string](p, "window.copied"); strings.Contains(text, "last-applied") {
+		t.Errorf("copied is\n%s", text)
+	}
+	p.accessible()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/plain?tab=yaml"))
+	p.sees("pre", "name: plain")
+	if text := p.text(".pane .notice"); text != "" {
+		t.Errorf("the page has %q", text)
+	}
+}
+
+// TestPeriods: a period before the history leads to the one that is known, and times are taken as they are shown. A
+// namespace that no watch reads has no verdict of being complete.
+func TestPeriods(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps("'"+ns+"*'"))
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead", "history begins within this period")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	until(t, "it is recorded", func() bool {
+		p.press(".page", "ask again")
+		return strings.Contains(p.text(".lead"), "1 unknown at one end")
+	})
+	p.press(".lead", "from then on")
+	p.sees(".lead", `1 created\. ✓ complete`)
+	p.fill("from", "00:00")
+	p.sees(".lead", "history begins within this period")
+	if got, want := eval[string](p, `decodeURIComponent(location.hash)`), "#/between?from="+eval[string](p, `new Date(new Date().setHours(0, 0, 0, 0)).toISOString()`); got != want {
+		t.Errorf("the address has %s, want %s", got, want)
+	}
+	p.fill("namespace", "kube-system")
+	p.press(".lead", "not read since")
+	p.sees(".gaps", "configmaps kube-system not read since .*: no watch selects the namespace")
+	p.accessible()
+}
+
+// TestRate: what was delivered before the view is open does not count as delivered since.
+func TestRate(t *testing.T) {
+	d := start(t, "watches:\n- {name: settings, resources: [configmaps]}\nroutes:\n- {name: all, sinks: [files]}\nsinks:\n- {name: files, file: {path: ./out.jsonl}}\n")
+	p := open(t, d, "#/watches")
+	p.sees(".facts", "resource")
+	// From now on the status has more.
+	eval[chromedp.Void](p, `void (() => {
+		const real = fetch;
+		window.answers = 0;
+		window.fetch = async (...args) => {
+			const answer = await real(...args);
+			if (!String(args[0]).includes("status")) return answer;
+			const status = await answer.json();
+			for (const sink of status.sinks) sink.delivered = 1_000_000;
+			window.answers++;
+			return Response.json(status);
+		};
+		location.hash = "#/delivery";
+	})()`)
+	until(t, "there are statuses", func() bool { return eval[int](p, "window.answers") > 2 })
+	p.sees("td[data-label=Delivered]", "1,000,000")
+	if rate := p.text(`td[data-label="Per second"]`); rate != "0.0" {
+		t.Errorf("delivered are %s per second, want none", rate)
+	}
+}
+
+// TestNarrow: on a small screen, a row of the feed has the whole name of its object, and the manager.
+func TestNarrow(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".dot.live", "live")
+	p.do(chromedp.EmulateViewport(360, 740))
+	configMap(t, http.MethodPost, ns, "settings-of-the-first", object{"level": "info"})
+	p.sees(".row .by", "tester")
+	if !eval[bool](p, `(() => { const e = document.querySelector(".row .name"); return e.scrollWidth <= e.clientWidth; })()`) {
+		t.Error("the name is cut")
+	}
+	if eval[int](p, `document.querySelector(".row .by").clientWidth`) == 0 {
+		t.Error("the manager is hidden")
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {

@@ -5,7 +5,7 @@ import { type Changes, type Difference, get, type Group, type NetChange, recordi
 import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { doubts, Unified, Unsure } from "./object";
-import { arrows, clock, count, resourceName, some, today, visible } from "./text";
+import { arrows, clock, count, moment, resourceName, some, today, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
 const shown = 200;
@@ -29,7 +29,7 @@ export function Between({ status }: { status?: Status }) {
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
   const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
   const c = answer.current ? answer.value : undefined, [busy, work] = useState(false);
-  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
+  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: name === "from" || name === "to" ? moment(v) : v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
   const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, today()]);
@@ -48,7 +48,7 @@ export function Between({ status }: { status?: Status }) {
       <p class={"lead" + (c.complete && !c.truncated ? "" : " unsure")}>
         Between <Time at={c.from} exact={false} /> and <Time at={c.to} exact={false} />: {items.length
           ? kinds.map(([k, , title]) => [items.filter((i) => i.change === k).length, title.toLowerCase()] as const).filter(([n]) => n).map(([n, t]) => `${count(n)} ${t}`).join(", ")
-          : c.complete ? "nothing changed" : "no change is recorded"}{c.churned > 0 && <span class="quiet">; {some(c.churned, "object")} changed and ended as before</span>}. <Verdict of={c} />
+          : c.complete ? "nothing changed" : "no change is recorded"}{c.churned > 0 && <span class="quiet">; {some(c.churned, "object")} changed and ended as before</span>}. <Verdict of={c} /> {c.since && !recording && <button onClick={() => change({ from: c.since })}>from then on</button>}
         {c.truncated && <span class="verdict gap">only the first part: narrow the period</span>}
       </p>
       {lists}

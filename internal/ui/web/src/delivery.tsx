@@ -9,7 +9,7 @@ interface Course { at: number; delivered: number; queued: number }
 
 /** What the sinks did since the view was opened, a point for each status. */
 function useCourses(status?: Status): Map<string, Course[]> {
-  const all = useRef(new Map<string, Course[]>()), seen = useRef<Status>(undefined);
+  const all = useRef(new Map<string, Course[]>()), seen = useRef(status); // of when the view is opened, the time is not known
   if (status && status !== seen.current) {
     seen.current = status;
     for (const s of status.sinks ?? []) {
@@ -34,7 +34,7 @@ export function Delivery({ status, reload }: { status?: Status; reload: () => vo
   };
   const rate = (s: Sink) => {
     const list = courses.get(s.name) ?? [], last = list.at(-1), first = list.at(-6) ?? list[0];
-    return first && last && last.at > first.at ? (last.delivered - first.delivered) / (last.at - first.at) * 1000 : 0;
+    return first && last && last.at > first.at ? ((last.delivered - first.delivered) / (last.at - first.at) * 1000).toFixed(1) : "–";
   };
   if (status && !sinks.length) return <Empty>No sink is configured.</Empty>;
   return <div class="page">
@@ -49,7 +49,7 @@ export function Delivery({ status, reload }: { status?: Status; reload: () => vo
           <td data-label="Waiting" class="n" title={bytes(s.queuedBytes)}>{count(s.queued)}</td>
           <td data-label="Backlog"><Spark of={(courses.get(s.name) ?? []).map((c) => c.queued)} label={`Backlog since this view was opened, now ${s.queued}`} /></td>
           <td data-label="Oldest" class="n">{s.oldest ? span(now() - Date.parse(s.oldest)) : "–"}</td>
-          <td data-label="Per second" class="n">{rate(s).toFixed(1)}</td>
+          <td data-label="Per second" class="n">{rate(s)}</td>
           <td data-label="Delivered" class="n">{count(s.delivered)}</td>
           <td data-label="Dead letters" class="n">{s.deadLetters ? <a class="deleted" href={link("delivery", [s.name])}>{count(s.deadLetters)}</a> : "0"}</td>
           <td class="n">{s.configured && <>{s.state === "backing-off" && <button onClick={() => act(s, "resume")}>try now</button>} <button onClick={() => s.state === "paused" ? act(s, "resume") : ask(s)}>{s.state === "paused" ? "resume" : "pause"}</button></>}</td>

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -226,15 +226,17 @@ function Yaml({ state }: { state: Asked<State> }) {
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
   const { text, deep } = nested(object);
   if (deep) return <Empty>{text}</Empty>;
+  const apply = yaml(appliable(object)) + "\n";
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");
+      await navigator.clipboard.writeText(apply);
       set("copied");
     } catch { set("the browser does not allow it"); }
     setTimeout(() => set(""), 2000);
   };
   return <div class={state.current ? "" : "stale"} aria-busy={!state.current}>
     <p class="actions left">{bare ? <span class="quiet">only its metadata is recorded</span> : <button disabled={!state.current} onClick={copy}>copy for kubectl apply</button>} <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
+    {!bare && redacted(apply) > 0 && <p class="notice gap">{some(redacted(apply), "value")} redacted: kubectl apply would set the hashes. Put the real values in their place first.</p>}
     <pre class="scroll" tabIndex={0} aria-label="State as YAML">{text}</pre>
   </div>;
 }

@@ -34,14 +34,11 @@ export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not
 export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?: Unread[]; since?: string; truncated?: boolean } }) {
   const [open, set] = useState(false);
   if (of.complete) return <span class="verdict good">✓ complete</span>;
-  const besides = (of.unread || of.since) && <>
-    {of.unread && <> <span class="verdict gap" title={of.unread.map(unreadText).join("\n")}>not read since <Time at={of.unread[0]!.since} /></span></>}
-    {of.since && <> <span class="verdict gap">history begins within this period, at <Time at={of.since} exact={false} /></span></>}
-  </>;
-  if (!of.gaps.length) return <>{besides || !of.truncated && <span class="verdict gap">not everything of this period is recorded</span>}</>;
+  const begins = of.since && <> <span class="verdict gap">history begins within this period, at <Time at={of.since} exact={false} /></span></>;
+  if (!of.gaps.length && !of.unread) return <>{begins || !of.truncated && <span class="verdict gap">not everything of this period is recorded</span>}</>;
   return <>
-    <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>⌁ {some(of.gaps.length, "gap")}</button>{besides}
-    {open && <ul class="gaps">{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
+    <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>{of.gaps.length > 0 && `⌁ ${some(of.gaps.length, "gap")} `}{of.unread && <>not read since <Time at={of.unread[0]!.since} /></>}</button>{begins}
+    {open && <ul class="gaps">{of.unread?.map((u) => <li>{unreadText(u)}</li>)}{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
   </>;
 }
 

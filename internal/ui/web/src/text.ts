@@ -25,6 +25,12 @@ export function clock(time: string | number, exact = true): string {
   return day(d) === today() ? at : `${day(d)} ${at}`;
 }
 
+/** A time of the clock, as it is shown, as the interface takes it. What is none stays what it is. */
+export function moment(text: string): string {
+  const [, date = today(), at] = /^(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d(?::\d\d(?:\.\d+)?)?)$/.exec(text) ?? [], d = new Date(`${date}T${at}`);
+  return Number.isNaN(d.getTime()) ? text : d.toISOString();
+}
+
 /** How long a duration is, in at most two units. */
 export function span(ms: number): string {
   const s = Math.max(0, Math.round(ms / 1000));
@@ -107,11 +113,18 @@ export function appliable(object: Json): Json {
   if (!object || typeof object !== "object" || Array.isArray(object)) return object;
   const { status: _, ...rest } = object, metadata = { ...(rest.metadata as { [key: string]: Json }) };
   for (const key of ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences"]) delete metadata[key];
+  const { "kubectl.kubernetes.io/last-applied-configuration": made, ...annotations } = { ...(metadata.annotations as { [key: string]: Json }) };
+  if (made !== undefined) metadata.annotations = annotations; // kubectl makes it again
   return { ...rest, metadata };
 }
 
+const hash = /redacted:hmac-sha256:[0-9a-f]{16}/g;
+
+/** The number of redacted values in a text. */
+export const redacted = (text: string) => text.match(hash)?.length ?? 0;
+
 /** A state without the hashes of redacted values: those of two keys cannot be compared. */
-export const unhashed = (v: Json): Json => typeof v === "string" ? v.replace(/redacted:hmac-sha256:[0-9a-f]{16}/g, "redacted")
+export const unhashed = (v: Json): Json => typeof v === "string" ? v.replace(hash, "redacted")
   : Array.isArray(v) ? v.map(unhashed) : v && typeof v === "object" ? Object.fromEntries(Object.entries(v).map(([key, of]) => [key, unhashed(of)])) : v;
 
 export interface Field { path: string; before?: Json; after?: Json }
