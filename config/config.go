@@ -323,7 +323,7 @@ type Sink struct {
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`
 	// Time between two heartbeats: events of type dev.watcherd.heartbeat with the position of the sink, at least 1s. For the kinds nats, kafka and webhook, without body. Default: none.
 	Heartbeat time.Duration `json:"heartbeat,omitempty"`
-	// Number of parallel lanes. Each object belongs to one lane, so its order holds. Default: the kind's own.
+	// Number of parallel lanes. Each object belongs to one lane, so its order holds. 1 for the kind object. Default: the kind's own.
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
 	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
 	OnOversize string `json:"onOversize" jsonschema:"enum=deadLetter,enum=truncate"`

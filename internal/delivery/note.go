@@ -16,6 +16,7 @@ const (
 	noteVersion  = 1
 	noteEvents   = 1024        // most events in a note
 	noteInterval = time.Second // between two writes, unless the sink's own schedule changes
+	notePart     = 8 << 10     // bytes of a note that each interval allows: a long one is written less often
 )
 
 // note keeps the schedule of retries with the queue, so that a restart neither ignores a
@@ -32,6 +33,7 @@ type note struct {
 	dirty    bool
 	urgent   bool // to be written at once
 	written  time.Time
+	size     int // of what was written
 }
 
 // noteEvent is one event that failed on its own.
@@ -132,7 +134,7 @@ func (n *note) forget(en *entry) {
 
 // due returns the time of the next write; false if there is nothing to write.
 func (n *note) due() (time.Time, bool) {
-	return n.written.Add(noteInterval), n.dirty
+	return n.written.Add(noteInterval * time.Duration(1+n.size/notePart)), n.dirty
 }
 
 func (n *note) flush(now time.Time, c *circuit) error {
@@ -161,7 +163,7 @@ func (n *note) write(now time.Time, c *circuit) error {
 	if err := n.queue.PutNote(raw); err != nil {
 		return fmt.Errorf("keep the schedule of retries: %w", err)
 	}
-	n.dirty, n.urgent, n.written = false, false, now
+	n.dirty, n.urgent, n.written, n.size = false, false, now, len(raw)
 	return nil
 }
 

@@ -173,6 +173,9 @@ func (k *compiler) sink(i int) Sink {
 	if takes, ok := settings.(sinks.HeartbeatTaker); c.Heartbeat > 0 && (!ok || !takes.TakesHeartbeats()) {
 		k.fault(item("sinks", i)+".heartbeat", "the sink takes no heartbeats: nats, webhook, and kafka with mode history do")
 	}
+	if _, ok := settings.(sinks.Sequential); ok && c.Concurrency != nil && *c.Concurrency > 1 {
+		k.fault(item("sinks", i)+".concurrency", "must be 1: the batches of several lanes would overlap, and events could be delivered twice after a crash")
+	}
 	s.Config = settings
 	s.Delivery = settingsOf(settings.Defaults(), c)
 	return s

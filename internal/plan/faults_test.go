@@ -60,6 +60,10 @@ func TestFaults(t *testing.T) {
 			"watches: [{name: w, resources: [pods]}]\nsinks:\n- {name: s, console: {}, heartbeat: 1m}\n",
 			`5:37: sinks[0].heartbeat: the sink takes no heartbeats: nats, webhook, and kafka with mode history do`,
 		},
+		"lanes of a sink that has one": {
+			"watches: [{name: w, resources: [pods]}]\nsinks:\n- {name: s, object: {s3: {bucket: lake, accessKey: k, secretKey: {env: SECRET}}}, concurrency: 2}\n",
+			`5:96: sinks[0].concurrency: must be 1: the batches of several lanes would overlap, and events could be delivered twice after a crash`,
+		},
 		"metric": {
 			routes("metric:\n    name: m_total\n    labels:\n      a: metadata.nmae\n      b: |\n        metadata.name +\n          1"),
 			`11:18: routes[0].metric.labels.a: undefined field 'nmae'; did you mean "name"?

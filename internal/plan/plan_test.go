@@ -12,6 +12,7 @@ import (
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/object"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,6 +40,7 @@ func kinds() config.Kinds {
 	return config.Kinds{
 		"post":    func() any { return &post{} },
 		"console": func() any { return &console{} },
+		"object":  func() any { return object.NewConfig() },
 		"broken":  func() any { return &struct{}{} },
 	}
 }

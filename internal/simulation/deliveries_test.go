@@ -60,6 +60,8 @@ type depot struct {
 	killed  bool
 	damaged bool
 	limits  store.Limits
+	holding atomic.Bool // no delivery may begin
+	healing bool        // there is no more trouble
 }
 
 // box is the receiver behind a sink, and what was committed for it.
@@ -73,6 +75,8 @@ type box struct {
 	committed []parcel
 	purged    bool
 	asked     int
+	halved    bool            // a Write that failed has arrived in part
+	leftOut   map[string]bool // by the body
 }
 
 // parcel is the n-th change of an object.
@@ -111,9 +115,13 @@ type boxSink struct {
 	dead *atomic.Bool
 }
 
-var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", spoiling, hanging, "all are refused", unpredictable}
+var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", spoiling, hanging, "all are refused", unpredictable, large, halves}
 
 const (
+	// large is the mood in which events are too large, until they are cut.
+	large = "events are too large"
+	// halves is the mood in which some Writes fail as a whole, though a half has arrived.
+	halves = "half of a batch arrives"
 	// spoiling is the mood in which one object's events have the batches refused that they are in.
 	spoiling = "a batch is refused for one"
 	// hanging is the mood in which a Write, also one that is cancelled, takes up to ten minutes.
@@ -179,16 +187,36 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 		return errDown
 	}
 	s.late = s.late || ctx.Err() != nil
+	if mode == halves {
+		s.asked++
+		if s.asked%3 == 0 {
+			for _, e := range batch[:len(batch)/2] {
+				if p, err := parse(e.ID); err == nil {
+					s.accepted = append(s.accepted, p)
+					if e.Replay {
+						s.replayed[p.id()] = true
+					}
+				}
+			}
+			s.halved = true
+			return errDown
+		}
+	}
 	if mode == spoiling && slices.ContainsFunc(batch, func(e *event.Event) bool { return e.Name == fmt.Sprint(s.object) }) {
 		return sinks.Poison(errDown)
 	}
 	failed, held := map[int]error{}, map[int]bool{}
 	for i, e := range batch {
-		p, err := unpack(e.Object)
+		if e.ID == beat {
+			continue
+		}
+		p, err := parse(e.ID)
 		if err != nil {
 			return sinks.Poison(err)
 		}
 		switch {
+		case mode == large && len(e.Object)+len(e.Body) > 15 && !held[p.Object]:
+			failed[i], held[p.Object] = sinks.TooLarge(errDown), true
 		case held[p.Object]:
 			failed[i] = sinks.Held(errDown)
 		case p.Object == s.object && strings.HasPrefix(mode, "one "):
@@ -240,7 +268,7 @@ func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 		MaxBytes: []int64{12 << 20, 24 << 20, 64 << 20}[d.r.IntN(3)], DeadLetterMaxBytes: []int64{0, 1000, 100_000}[d.r.IntN(3)],
 	}
 	for _, name := range []string{live, moody, fickle} {
-		d.boxes[name] = &box{mode: well, replayed: map[string]bool{}}
+		d.boxes[name] = &box{mode: well, replayed: map[string]bool{}, leftOut: map[string]bool{}}
 	}
 	return d
 }
@@ -280,17 +308,105 @@ func (d *depot) work(name string) error {
 	if err != nil {
 		return fmt.Errorf("queue %s: %w", name, err)
 	}
-	b, dead := d.boxes[name], d.dead
-	w := &worker{done: make(chan error, 1), Worker: delivery.New(delivery.Config{
-		Name: name, Queue: queue, Decode: decode, Previous: d.leaving[name],
-		Open:     func(context.Context) (sinks.Sink, error) { return boxSink{b, dead}, nil },
-		Delivery: sinks.Delivery{MaxEvents: 10, MaxBytes: 1 << 20, Concurrency: 2},
-	})}
+	w := &worker{done: make(chan error, 1), Worker: delivery.New(d.config(name, queue))}
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() { w.done <- w.Run(ctx) }()
 	d.workers[name] = w
 	return nil
+}
+
+// config is a worker's, another one each time.
+func (d *depot) config(name string, queue *store.Queue) delivery.Config {
+	b, r := d.boxes[name], d.r
+	one := boxSink{b, d.dead}
+	cfg := delivery.Config{
+		Name: name, Queue: queue, Decode: decode, Previous: d.leaving[name],
+		Open: func(context.Context) (sinks.Sink, error) { return one, nil },
+		Delivery: sinks.Delivery{
+			MaxEvents: []int{1, 3, 10, 50}[r.IntN(4)], MaxBytes: []int{1 << 20, 20_000}[r.IntN(2)],
+			Concurrency: []int{1, 2, 3, 8}[r.IntN(4)], MaxWait: []time.Duration{0, 0, time.Second}[r.IntN(3)],
+		},
+	}
+	if d.healing {
+		return cfg
+	}
+	if r.IntN(2) == 0 {
+		cfg.Heartbeat = delivery.Heartbeat{
+			Every: []time.Duration{100 * time.Millisecond, time.Second}[r.IntN(2)],
+			Make:  func() *event.Event { return &event.Event{ID: beat, Time: time.Now()} },
+		}
+	}
+	if r.IntN(2) == 0 {
+		cfg.Hold = d.hold
+	}
+	if r.IntN(2) == 0 {
+		cfg.Oversize = delivery.OversizeTruncate
+	}
+	most := []int{0, 9000, 100}[r.IntN(3)]
+	if name == live {
+		most = 0
+	}
+	if r.IntN(3) == 0 {
+		cfg.Open = func(context.Context) (sinks.Sink, error) { return limitedBox{one, most}, nil }
+	}
+	if name == live {
+		return cfg
+	}
+	if r.IntN(3) == 0 {
+		cfg.Rate = delivery.Rate{Events: []int{1, 5, 100}[r.IntN(3)], Per: []time.Duration{100 * time.Millisecond, time.Second}[r.IntN(2)]}
+	}
+	if r.IntN(3) == 0 {
+		cfg.Render = b.render
+	}
+	cfg.Retry.PoisonAttempts = []int{1, 3}[r.IntN(2)]
+	cfg.Retry.Max = []time.Duration{0, 2 * time.Second}[r.IntN(2)]
+	cfg.Fingerprint = []string{"", "a"}[r.IntN(2)]
+	return cfg
+}
+
+// beat is the id of heartbeats.
+const beat = "beat"
+
+// hold waits as long as no delivery may begin.
+func (d *depot) hold(ctx context.Context) error {
+	for d.holding.Load() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}
+
+// render makes bodies, but not of all parcels.
+func (b *box) render(ev *event.Event) (bool, error) {
+	p, err := parse(ev.ID)
+	if err != nil || (p.Object*31+p.N)%29 == 0 {
+		return false, errors.Join(err, errDown)
+	}
+	if (p.Object+p.N)%17 == 0 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.leftOut[p.id()] = true
+		return false, nil
+	}
+	ev.Body = append([]byte("body"), ev.Object...)
+	return true, nil
+}
+
+// limitedBox has limits.
+type limitedBox struct {
+	boxSink
+	most int
+}
+
+func (l limitedBox) Limits() sinks.Limits { return sinks.Limits{MaxEventBytes: l.most, MaxBatch: 4} }
+
+// parse reads the id of a parcel.
+func parse(id string) (p parcel, err error) {
+	_, err = fmt.Sscanf(id, "%d/%d", &p.Object, &p.N)
+	return p, err
 }
 
 func decode(it store.Item) (*event.Event, error) {
@@ -514,6 +630,17 @@ func (d *depot) steps() []step {
 			time.Sleep(2 * time.Second)
 			defer d.mood(moody, well)
 			return d.reload(moody)
+		}},
+		{"hold", 2, func() error {
+			d.holding.Store(true)
+			time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+			d.holding.Store(false)
+			return nil
+		}},
+		{"pause", 2, func() error {
+			d.workers[moody].Pause()
+			time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
+			return nil
 		}},
 		{"resume", 3, func() error { d.workers[moody].Resume(); return nil }},
 		{"retry dead letters", 2, func() error {
@@ -868,15 +995,27 @@ func (d *depot) run(n int) {
 func (d *depot) heal() {
 	d.say("heal")
 	d.disk.full.Store(false)
+	for _, w := range d.workers {
+		w.Resume()
+	}
 	d.eachBox(func(b *box) { b.mode = well })
+	d.healing = true
 	if err := d.putBack(false); err != nil {
 		d.t.Fatal(err)
+	}
+	for _, name := range []string{live, moody, fickle} {
+		if err := d.reload(name); err != nil {
+			d.t.Fatal(err)
+		}
 	}
 	left := func() (n int64) {
 		for _, w := range d.workers {
 			n += w.Status().Queue.Length
 		}
 		return n
+	}
+	for _, w := range d.workers {
+		w.Resume()
 	}
 	for range 60 {
 		time.Sleep(time.Minute)
@@ -913,7 +1052,7 @@ func (d *depot) check(name string) {
 	last, got := map[int]int{}, map[string]bool{}
 	for i, p := range b.accepted {
 		repeated := got[p.id()]
-		if p.N < last[p.Object] && !b.replayed[p.id()] && !(repeated && d.damaged) && !((d.killed || b.late && repeated) && again(b.accepted, i)) {
+		if p.N < last[p.Object] && !b.replayed[p.id()] && !(repeated && d.damaged) && !((d.killed || (b.late || b.halved) && repeated) && again(b.accepted, i)) {
 			d.t.Errorf("sink %s: %s arrives after %d/%d", name, p.id(), p.Object, last[p.Object])
 		}
 		last[p.Object] = max(last[p.Object], p.N)
@@ -938,7 +1077,7 @@ func (d *depot) check(name string) {
 	}
 	var lost []string
 	for _, p := range b.committed {
-		if !got[p.id()] && !set[p.id()] {
+		if !got[p.id()] && !set[p.id()] && !b.leftOut[p.id()] {
 			lost = append(lost, p.id())
 		}
 	}

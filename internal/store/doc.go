@@ -75,6 +75,9 @@
 // Copied whole. [Store.Dump] writes what the store has as of one moment, and [Seed] replaces the contents of a
 // directory by that, verified: a crash leaves what it had or all of the new.
 //
+// Opened over damage to what the log shows, too: unreadable marks are made again of the records, and in place of unreadable pins of
+// replays the whole log is kept until their queue is delivered. Counters, names and the version of the layout are vital.
+//
 // Repaired while it runs. When a compaction fails on a damaged block, [Store.Run]
 // overwrites the block with an empty one (repair.go), as all writes would stop
 // otherwise. Entries whose record was in it become dead letters; one dead letter stands

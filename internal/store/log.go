@@ -40,29 +40,9 @@ func (s *Store) loadLog(used uint64) (*logState, error) {
 		return nil, err
 	}
 	l := &logState{low: max(c.High, 1), live: c}
-	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: layout.MarkKey(l.low),
-		UpperBound: layout.MarkKey(^uint64(0)),
-	})
-	if err != nil {
-		return nil, salvage.ReadError(err)
+	if l.marks, err = s.loadMarks(l.low); err != nil {
+		return nil, err
 	}
-	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
-		sequence, ok := layout.PositionOfKey(it.Key())
-		if !ok {
-			return nil, layout.Malformed(it.Key())
-		}
-		m, err := parseMark(sequence, it.Value())
-		if err != nil {
-			return nil, err
-		}
-		l.marks = append(l.marks, m)
-	}
-	if err := it.Error(); err != nil {
-		return nil, salvage.ReadError(err)
-	}
-	l.marks.date()
 	if n := len(l.marks); n > 0 {
 		l.joined = l.marks[n-1].sequence
 	}

@@ -102,13 +102,14 @@ func (q *Queue) load() error {
 			return err
 		}
 	}
-	if q.pins, err = q.s.loadPins(q.id); err != nil {
-		return err
-	}
 	q.window.readTo = max(q.total.High, 1) - 1
 	// The clock may have raised the next sequence, and another life may begin below it.
 	used, err := q.s.counter(layout.KindPosition, 0)
+	if err != nil {
+		return err
+	}
 	q.tail = used.High
+	q.pins, err = q.loadPins()
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
 // ReplayRange is the range of records to replay. Zero bounds are open.
@@ -232,10 +233,13 @@ type pin struct {
 	sequence    uint64
 }
 
-func (s *Store) loadPins(sink uint32) ([]pin, error) {
+// loadPins returns the pins of a queue. In place of unreadable ones, one keeps the whole log until the queue is
+// delivered up to its tail; a fill that was interrupted needs all.
+func (q *Queue) loadPins() ([]pin, error) {
+	s := q.s
 	var pins []pin
-	lower, upper := layout.SinkRange(layout.PrefixPin, sink)
-	err := s.scan(lower, upper, func(key, value []byte) error {
+	lower, upper := layout.SinkRange(layout.PrefixPin, q.id)
+	err := salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
 		first, ok := layout.PositionOfKey(key)
 		if !ok || len(value) != 16 {
 			return layout.Malformed(key)
@@ -245,6 +249,16 @@ func (s *Store) loadPins(sink uint32) ([]pin, error) {
 			last:     binary.BigEndian.Uint64(value),
 			sequence: binary.BigEndian.Uint64(value[8:]),
 		})
+		return nil
+	}, func(span salvage.LostSpan) error {
+		if q.member.state == memberFilling {
+			return span.Err
+		}
+		first := uint64(1)
+		if n := len(pins); n > 0 {
+			first = pins[n-1].first + 1
+		}
+		pins = append(pins, pin{first: first, last: q.tail, sequence: s.log.low})
 		return nil
 	})
 	return pins, err

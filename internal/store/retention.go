@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"sort"
 	"time"
 
@@ -280,6 +281,74 @@ func parseMark(sequence uint64, value []byte) (mark, error) {
 		sequence: sequence, clock: layout.UnixNano(value), time: layout.UnixNano(value),
 		count: int64(binary.BigEndian.Uint64(value[8:])), bytes: int64(binary.BigEndian.Uint64(value[16:])),
 	}, nil
+}
+
+// loadMarks reads the marks of the log from low on. Those that are unreadable are made again of the records, unless all are.
+func (s *Store) loadMarks(low uint64) (marks, error) {
+	var all marks
+	var lost []int // the indexes before which some are unreadable
+	var damage error
+	err := salvage.Scan(s.db, layout.MarkKey(low), layout.MarkKey(^uint64(0)), func(key, value []byte) error {
+		sequence, ok := layout.PositionOfKey(key)
+		if !ok {
+			return layout.Malformed(key)
+		}
+		m, err := parseMark(sequence, value)
+		all = append(all, m)
+		return err
+	}, func(span salvage.LostSpan) error {
+		lost, damage = append(lost, len(all)), span.Err
+		return nil
+	})
+	if err == nil && len(all) == 0 {
+		err = damage
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range slices.Backward(lost) { // those behind keep their indexes
+		again, err := s.marksOf(low, all[:i], all[i:])
+		if err != nil {
+			return nil, err
+		}
+		all = slices.Insert(all, i, again...)
+	}
+	all.date()
+	return all, nil
+}
+
+// marksOf makes the marks of the records between two runs of marks, of which one may be empty.
+func (s *Store) marksOf(low uint64, before, behind marks) (again marks, err error) {
+	from, to := mark{sequence: low}, mark{sequence: ^uint64(0)}
+	known := marks(nil)
+	if n := len(before); n > 0 {
+		from, known = before[n-1], before[n-1:n:n]
+	}
+	if len(behind) > 0 {
+		to = behind[0]
+	}
+	at := from
+	err = salvage.Scan(s.db, layout.AppendLogKey(nil, from.sequence), layout.AppendLogKey(nil, to.sequence), func(key, value []byte) error {
+		r, err := layout.ParseLogRecord(value)
+		if err != nil {
+			return nil //nolint:nilerr // as the spans that are lost
+		}
+		if at.sequence, _ = layout.PositionOfKey(key); known.due(r.Time, at.bytes) {
+			at.clock, at.time = r.Time, r.Time
+			again, known = append(again, at), marks{at}
+		}
+		at.count++
+		at.bytes += int64(r.Size)
+		return nil
+	}, func(salvage.LostSpan) error { return nil })
+	if len(before) > 0 || err != nil {
+		return again, err
+	}
+	for i := range again { // they count from the first one
+		again[i].count += to.count - at.count
+		again[i].bytes += to.bytes - at.bytes
+	}
+	return again, nil
 }
 
 // marks are in order of sequence, under the lock of logState.

@@ -76,6 +76,10 @@ type Config interface {
 // named after the sink. Their sequences do not rise while there are no events.
 type HeartbeatTaker interface{ TakesHeartbeats() bool }
 
+// Sequential is implemented by the Config of a kind whose sinks rely on batches of one lane: each batch is of events behind
+// those of the last one, failed ones apart. A `concurrency` above 1 is a fault of the configuration then.
+type Sequential interface{ Sequential() }
+
 // Kinds maps a kind's name, which is its key in the configuration, to a
 // constructor of its Config with all defaults set.
 type Kinds map[string]func() Config

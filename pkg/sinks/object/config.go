@@ -161,6 +161,9 @@ func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 10_000, MaxBytes: 32 << 20, MaxWait: time.Minute, Concurrency: 1}
 }
 
+// Sequential implements sinks.Sequential: what is read back goes by the order of the objects.
+func (*Config) Sequential() {}
+
 // Open makes the sink. Secrets and files are first read by Write, so one that is missing pauses this sink and no other.
 func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err := o.Format.RequireText(); err != nil {
