@@ -112,7 +112,7 @@ func (w *stream) run(ctx context.Context) {
 		}
 		if apiclient.IsExpired(err) {
 			if other := s.sameCluster(ctx, time.Now()); other != nil {
-				err = other // what a foreign cluster has forgotten is no loss
+				err = other // what a foreign cluster does not keep is no loss
 			}
 		}
 		var requested errRelistRequested
