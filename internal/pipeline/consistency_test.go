@@ -299,7 +299,9 @@ func TestRollbackHasTheOthersChecked(t *testing.T) {
 		for n := range 10 {
 			api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
 		}
-		eventually(t, "the updates", func() bool { return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10 })
+		eventually(t, "the updates", func() bool {
+			return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10
+		})
 		l.stop()
 		api.Restore(saved)
 		api.Advance(5) // of ten

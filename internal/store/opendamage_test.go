@@ -99,7 +99,7 @@ func TestDamagedPins(t *testing.T) {
 	const records = 400
 	fs := vfs.NewMem()
 	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
-	q := ensure(t, s, "a")
+	ensure(t, s, "a")
 	for i := range records {
 		b := s.NewBatch()
 		b.Append(Record{Time: testEpoch.Add(time.Duration(i) * segmentAge), Payload: noise(10)}, nil)
@@ -132,7 +132,7 @@ func TestDamagedPins(t *testing.T) {
 	}
 	damageBlock(t, fs, last)
 	s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
-	q = ensure(t, s, "a")
+	q := ensure(t, s, "a")
 	for after := uint64(0); q.Stats().Length > 0; {
 		if _, err := s.retain(testEpoch, Limits{RetentionMaxBytes: 1}, 0); err != nil {
 			t.Fatal(err)
