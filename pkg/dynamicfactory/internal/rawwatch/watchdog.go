@@ -272,11 +272,11 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
-	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") && s.cfg.GVR.Resource != "events" // certainly in the storage that the others have
+	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case back && (older || now == "" && builtIn) && !s.othersBackLocked(seen):
+	case back && s.cfg.GVR.Resource != "events" && (older || now == "" && builtIn) && !s.othersBackLocked(seen):
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
