@@ -134,8 +134,11 @@ func (s *Store) LostStates() (partitions []string, as int) {
 		return nil, as
 	}
 	for _, name := range s.Partitions() {
-		whole := partitionRange(s.partitions.get(name).id)
-		if s.lost.in(whole.Lower, whole.Upper) != nil {
+		p := s.partitions.get(name)
+		if p == nil {
+			continue // deleted a moment ago
+		}
+		if whole := partitionRange(p.id); s.lost.in(whole.Lower, whole.Upper) != nil {
 			partitions = append(partitions, name)
 		}
 	}

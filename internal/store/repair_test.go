@@ -914,6 +914,43 @@ func unreadableStates(t *testing.T, s *Store, n int, name func(int) string) (los
 	return lost
 }
 
+// TestLostStatesOfADeletedPartition asks for lost states while parts of the ledger expire.
+func TestLostStatesOfADeletedPartition(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	s := openTest(t, "store", Options{FS: vfs.NewMem()})
+	b := s.NewBatch()
+	for i := range n {
+		b.PutState(fmt.Sprintf("part-%03d", i), "a", []byte("state"))
+	}
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	s.loseStates(everything)
+	var asking sync.WaitGroup
+	deleted := make(chan struct{})
+	asking.Go(func() {
+		for {
+			s.LostStates()
+			select {
+			case <-deleted:
+				return
+			default:
+			}
+		}
+	})
+	for i := range n {
+		if err := s.DeletePartition(fmt.Sprintf("part-%03d", n-1-i)); err != nil {
+			t.Error(err)
+		}
+	}
+	close(deleted)
+	asking.Wait()
+	if partitions, _ := s.LostStates(); len(partitions) > 0 {
+		t.Errorf("lost of %q", partitions)
+	}
+}
+
 // TestLostStates repairs a table with states. Those that are gone stay unreadable, in the next process as well, until they are
 // recorded again: a state that is not found is one that never was.
 func TestLostStates(t *testing.T) {
