@@ -336,9 +336,11 @@ func (g *group) deliver(s *Feed, at time.Time, o *transition, hits []route.Hit, 
 		New: o.after, Old: o.before, Changed: o.changes(), Watches: hits,
 	}
 	g.targets = g.c.router.Route(g.targets[:0], &rc)
-	g.targets = slices.DeleteFunc(g.targets, func(t record.Target) bool {
-		return only != nil && !only(t.Sink) || slices.Contains(o.have, t.Sink)
-	})
+	if only != nil || o.have != nil {
+		g.targets = slices.DeleteFunc(g.targets, func(t record.Target) bool {
+			return only != nil && !only(t.Sink) || slices.Contains(o.have, t.Sink)
+		})
+	}
 	if only == nil && len(rc.Matches) > 0 {
 		found := o.cause == "" && o.former() == nil
 		if err := g.judged(s, at, o.subject(), o.blind || found, rc.Matches); err != nil {

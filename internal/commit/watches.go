@@ -295,10 +295,13 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 	if err != nil {
 		return err
 	}
-	leave := func(name, id string, s ledger.Selected) error {
+	wants := func(name, id string) bool {
 		partition, _ := ledger.SplitFeed(id)
 		gr, _ := ledger.SplitPartition(partition)
-		return c.leave(b, name, id, s, wanted(name, gr))
+		return wanted(name, gr)
+	}
+	leave := func(name, id string, s ledger.Selected) error {
+		return c.leave(b, name, id, s, wants(name, id))
 	}
 	for id, watches := range rules {
 		partition, namespace := ledger.SplitFeed(id)
@@ -341,13 +344,12 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 				}
 			}
 		case slices.ContainsFunc(ids, func(other string) bool { return strings.HasPrefix(other, all) }):
-			gr, _ := ledger.SplitPartition(strings.TrimSuffix(all, "#"))
 			for name, s := range watches {
 				fed := slices.ContainsFunc(ids, func(other string) bool {
 					_, ok := rules[other][name]
 					return ok && strings.HasPrefix(other, all)
 				})
-				if s.Left == nil && !fed && wanted(name, gr) {
+				if s.Left == nil && !fed && wants(name, id) {
 					if err := leave(name, id, s); err != nil {
 						return err
 					}

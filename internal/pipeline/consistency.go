@@ -181,10 +181,7 @@ func (m *Manager) noteSetBackChecked(back []byte) {
 	if !bytes.Equal(m.setBack(), back) {
 		return
 	}
-	b := m.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(ledger.SetBackMeta)
-	if err := m.store.Commit(b); err != nil {
+	if err := ledger.DeleteMeta(m.store, ledger.SetBackMeta); err != nil {
 		m.log.Warn("the check after a rollback cannot be noted", "error", err)
 	}
 }
