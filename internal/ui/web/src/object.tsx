@@ -226,17 +226,17 @@ function Yaml({ state }: { state: Asked<State> }) {
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
   const { text, deep } = nested(object);
   if (deep) return <Empty>{text}</Empty>;
-  const apply = yaml(appliable(object)) + "\n";
+  const hashes = bare || !redacted(text) ? 0 : redacted(yaml(appliable(object)));
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(apply);
+      await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");
       set("copied");
     } catch { set("the browser does not allow it"); }
     setTimeout(() => set(""), 2000);
   };
   return <div class={state.current ? "" : "stale"} aria-busy={!state.current}>
     <p class="actions left">{bare ? <span class="quiet">only its metadata is recorded</span> : <button disabled={!state.current} onClick={copy}>copy for kubectl apply</button>} <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
-    {!bare && redacted(apply) > 0 && <p class="notice gap">{some(redacted(apply), "value")} redacted: kubectl apply would set the hashes. Put the real values in their place first.</p>}
+    {hashes > 0 && <p class="notice gap">{some(hashes, "value")} redacted: kubectl apply would set the hashes. Put the real values in their place first.</p>}
     <pre class="scroll" tabIndex={0} aria-label="State as YAML">{text}</pre>
   </div>;
 }
