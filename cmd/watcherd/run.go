@@ -76,7 +76,7 @@ func newRunCommand() *cobra.Command {
 	bindPolicy(cmd.Flags(), &policy)
 	kube.bind(cmd.Flags())
 	logs.bind(cmd.Flags())
-	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "time for deliveries in flight to finish after SIGTERM")
+	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "time to end after SIGTERM; deliveries in flight have half of it to finish")
 	cmd.Flags().StringVar(&first, "first-replica", "", "host of the replica that begins store.journal with an empty store (default: any)")
 	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "minimum time between two reloads of the configuration")
 	mustMark(cmd.Flags().MarkHidden("reload-interval"))

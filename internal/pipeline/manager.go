@@ -71,7 +71,7 @@ type Config struct {
 	// Hold returns nil when a delivery may begin; nil: at any time.
 	Hold  func(context.Context) error
 	Erase func(context.Context) error // see [scrub.Config]
-	Drain time.Duration               // how long deliveries in flight may take at the end
+	Drain time.Duration               // bounds the end of the sinks; half of it is for deliveries in flight
 	Now   func() time.Time            // nil: time.Now
 }
 

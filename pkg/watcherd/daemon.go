@@ -72,8 +72,8 @@ type Options struct {
 	Gatherer prometheus.Gatherer
 	// Stdout is where stdout sinks write; required if there are any.
 	Stdout io.Writer
-	// ShutdownTimeout bounds how long deliveries in flight may take once ctx is
-	// done; 20 s if 0.
+	// ShutdownTimeout bounds the end of the sinks once ctx is done; 20 s if 0. Deliveries in
+	// flight have half of it to finish, and are then cancelled and requeued.
 	ShutdownTimeout time.Duration
 	// InformerName names the daemon's informers in the metrics of [ExportClientGo];
 	// unique in the process, "" for none.
