@@ -92,8 +92,8 @@ const (
 type Oversize string
 
 // The policies. OversizeTruncate marks the event as truncated and removes oldObject, then
-// patch, then the object except its metadata, then the object, then the summary, until
-// the event fits; one that never fits becomes a dead letter.
+// patch, then the object except its metadata, then the object, then the summary, then owner and
+// involvedObject, until the event fits; one that never fits becomes a dead letter.
 const (
 	OversizeDeadLetter Oversize = "deadLetter"
 	OversizeTruncate   Oversize = "truncate"

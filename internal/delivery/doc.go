@@ -14,8 +14,9 @@
 //     of another object is accepted, in the same write or in a later one. Otherwise
 //     it delays only that object's events. Each probe of a failing sink takes another
 //     object. A failing sink delays no other sink: its backlog is on disk.
-//   - A sink pauses on answers to two objects, not to one. For a single object, such
-//     an answer counts as a refusal, with about Retry.ProbeInterval between attempts.
+//   - A sink pauses on two answers in a row, the second of which is to another object if there
+//     is one. Where events of others are accepted, such an answer counts as a refusal of the
+//     event, with about Retry.ProbeInterval between attempts.
 //   - One worker at a time. A Write that ignores its cancellation is abandoned; the
 //     next worker of the queue opens its sink after the Write returns
 //     ([Config.Previous]).

@@ -121,7 +121,7 @@ type Event struct {
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
 	Repair            bool // found by the consistency check
-	Truncated         bool // too large for the sink: OldObject, Patch, all of Object, or of it but its metadata, and Summary may be left out
+	Truncated         bool // too large for the sink: OldObject, Patch, Object or all of it but its metadata, Summary, Owner and InvolvedObject may be left out
 
 	Gap *GapData // only in a Gap
 

@@ -68,14 +68,14 @@ func IsTooLarge(err error) bool {
 
 // Pause marks err as one that no retry fixes: credentials, a missing stream, an
 // endpoint that is gone (HTTP 401, 403, 404, 410). The sink stops and keeps its
-// backlog once another object's event is answered the same; it is retried
-// periodically, and after a reload. Where events of other objects are accepted, the error
-// counts as a refusal of this event.
+// backlog once the next attempt, with another object's event if there is one, ends the same; it
+// is retried periodically, and after a reload. Where events of other objects are accepted, the
+// error counts as a refusal of this event.
 func Pause(err error) error { return mark(&classified{class: ClassPause, err: err}) }
 
 // RetryAfter marks err as temporary, with the delay the destination asked for. The
 // delay holds for the whole sink, or for this event alone where events of other
-// objects are accepted; the worker caps it.
+// objects are accepted; the worker caps it at five minutes.
 func RetryAfter(err error, d time.Duration) error {
 	return mark(&classified{class: ClassRetry, after: d, err: err})
 }
