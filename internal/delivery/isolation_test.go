@@ -96,6 +96,27 @@ func TestRetryAfterOfOneObject(t *testing.T) {
 	})
 }
 
+// The only event that waits is answered 403: the second answer pauses the sink, as there is no other
+// event to try, and the event is kept.
+func TestPauseOfTheOnlyEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 7)...)
+		r := newReceiver(t, failOne(change{Object: 7, N: 1}, sinks.Pause(errors.New("403"))))
+		w := start(t, s, r, nil)
+		defer w.stop()
+		time.Sleep(time.Second)
+		if st := w.Status(); st.State != Paused || len(r.log()) != 2 {
+			t.Errorf("after %d attempts: %+v", len(r.log()), st)
+		}
+		time.Sleep(time.Hour)
+		if st := w.Status(); st.State != Paused || st.Queue.Length != 1 || len(s.letters()) != 0 {
+			t.Errorf("an hour later: %+v, dead letters %+v", st, s.letters())
+		}
+	})
+}
+
 // One event of steady traffic is answered 403: its object waits, the others are
 // delivered as they come.
 func TestPauseOfOneEventInTraffic(t *testing.T) {
