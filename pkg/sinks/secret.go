@@ -100,16 +100,16 @@ type Header struct {
 // UnmarshalJSON reads a string, or {"env": ...} or {"file": ...}.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	*h = Header{}
-	if len(b) > 0 && b[0] == '"' {
+	switch {
+	case bytes.HasPrefix(b, []byte(`"`)):
 		return json.Unmarshal(b, &h.Text)
+	case !bytes.HasPrefix(b, []byte("{")):
+		return errors.New("must be text, {env: NAME} or {file: PATH}; put quotes around a number, true or false")
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&h.Secret); err != nil {
-		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted: %w", err)
-	}
-	if h.Secret.IsZero() {
-		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted, not %s", b)
+	if err := d.Decode(&h.Secret); err != nil || h.Secret.IsZero() {
+		return errors.New("must be text, {env: NAME} or {file: PATH}")
 	}
 	return nil
 }

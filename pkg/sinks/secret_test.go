@@ -3,6 +3,7 @@ package sinks_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/url"
@@ -82,6 +83,29 @@ func TestSecretHeader(t *testing.T) {
 		}
 		if err := (sinks.Header{Text: "text"}).Validate("headers."+name, name, true); err != nil {
 			t.Errorf("%s, insecure: %v", name, err)
+		}
+	}
+}
+
+// TestHeaderOfAnotherType: the error names what to write, and has neither the value nor types of Go.
+func TestHeaderOfAnotherType(t *testing.T) {
+	for text, want := range map[string]string{
+		`1234`:               "put quotes around",
+		`true`:               "put quotes around",
+		`["s3cret"]`:         "must be text",
+		`{}`:                 "must be text",
+		`{"value":"s3cret"}`: "must be text",
+		`{"env":5}`:          "must be text",
+	} {
+		err := json.Unmarshal([]byte(text), &sinks.Header{})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "{env: NAME} or {file: PATH}") {
+			t.Errorf("%s: error %v, want one with %q", text, err, want)
+			continue
+		}
+		for _, other := range []string{"s3cret", "1234", "json:", "sinks."} {
+			if strings.Contains(err.Error(), other) {
+				t.Errorf("%s: the error has %q: %v", text, other, err)
+			}
 		}
 	}
 }
