@@ -127,7 +127,7 @@ func newExplainCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain EVENT",
-		Short: "Say which routes take an event, and why others do not",
+		Short: "Show which routes take an event, and why others do not",
 		Long: "Explain runs the watches and routes of now over a recorded event, which is named by its sequence or its id. The sinks\n" +
 			"that it was recorded for are printed, too.",
 		Example: "  watcherd explain 4711\n  watcherd explain 3f9c2a7be1d04c58a1b6e0f2d7c98541 -o json",

@@ -180,7 +180,7 @@ func (p *statusPrinter) scrub(s *status.Scrub) {
 	}
 	p.printf("scrub    %s   %s   %d rewritten", clean(strings.Join(s.Resources, ", ")), state, s.Rewritten)
 	if s.Failed > 0 {
-		p.printf(", %d could not be", s.Failed)
+		p.printf(", %d failed", s.Failed)
 	}
 	p.printf("\n")
 }

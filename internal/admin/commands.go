@@ -30,7 +30,7 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) error {
 		return problemf(http.StatusBadRequest, "sink is required")
 	}
 	if in.FromSequence == 0 && in.FromTime.IsZero() {
-		return problemf(http.StatusBadRequest, "say from where: fromTime or fromSequence")
+		return problemf(http.StatusBadRequest, "fromTime or fromSequence is required")
 	}
 	if err := inOrder(in.FromTime, in.ToTime); err != nil {
 		return err

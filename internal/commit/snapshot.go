@@ -369,7 +369,7 @@ func (j *snapshot) end() {
 	case j.err != nil:
 		s.Log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.watch.Watch.Name)
 	case n > 0:
-		s.Log.Info("a watch or a sink was given recorded objects as sync events", "watch", j.watch.Watch.Name, "objects", n)
+		s.Log.Info("recorded objects delivered as sync events", "watch", j.watch.Watch.Name, "objects", n)
 	}
 	close(j.done)
 }

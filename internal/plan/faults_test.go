@@ -99,27 +99,27 @@ func TestFaults(t *testing.T) {
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since metadataOnly is set; use selectorSide: server`,
+			`6:18: watches[0].fieldSelector: cannot select by spec.nodeName, which metadataOnly leaves out; use selectorSide: server`,
 		},
 		"field selector of what is dropped": {
 			watch("fieldSelector: spec.nodeName=a\n  drop: [spec]"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec is dropped; use selectorSide: server`,
+			`6:18: watches[0].fieldSelector: cannot select by spec.nodeName, since spec is dropped; use selectorSide: server`,
 		},
 		"field selector of what is redacted": {
 			watch("fieldSelector: spec.nodeName=a\n  redact: [spec.nodeName]"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec.nodeName is redacted; use selectorSide: server`,
+			`6:18: watches[0].fieldSelector: cannot select by spec.nodeName, since spec.nodeName is redacted; use selectorSide: server`,
 		},
 		"field selector of what a wildcard drops": {
 			watch("fieldSelector: spec.nodeName=a\n  drop: [\"spec[*]\"]"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec[*] is dropped; use selectorSide: server`,
+			`6:18: watches[0].fieldSelector: cannot select by spec.nodeName, since spec[*] is dropped; use selectorSide: server`,
 		},
 		"label selector of what is redacted": {
 			watch("labelSelector: app.example.com/tier=a,!x\n  redact: [\"metadata.labels[\\\"app.example.com/tier\\\"]\"]"),
-			`6:18: watches[0].labelSelector: label app.example.com/tier is not there to select by, since metadata.labels["app.example.com/tier"] is redacted; use selectorSide: server`,
+			`6:18: watches[0].labelSelector: cannot select by label app.example.com/tier, since metadata.labels["app.example.com/tier"] is redacted; use selectorSide: server`,
 		},
 		"label selector of what is dropped": {
 			watch("labelSelector: tier=a\n  drop: [\"metadata[*].tier\"]"),
-			`6:18: watches[0].labelSelector: label tier is not there to select by, since metadata[*].tier is dropped; use selectorSide: server`,
+			`6:18: watches[0].labelSelector: cannot select by label tier, since metadata[*].tier is dropped; use selectorSide: server`,
 		},
 		"namespaces": {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
@@ -172,7 +172,7 @@ func TestFaults(t *testing.T) {
 		},
 		"a selector of what is dropped at any depth": {
 			watch("labelSelector: tier=a\n  drop: [\"**.tier\"]"),
-			`6:18: watches[0].labelSelector: label tier is not there to select by, since **.tier is dropped; use selectorSide: server`,
+			`6:18: watches[0].labelSelector: cannot select by label tier, since **.tier is dropped; use selectorSide: server`,
 		},
 		"a route that needs what is dropped": {
 			"watches: [{name: w, resources: [pods], drop: [status, \"metadata.labels\"]}]\n" + sink +

@@ -109,7 +109,7 @@ func (k *compiler) selectable(path string, c *config.Watch, labelSelector, field
 	}
 	for _, r := range byField.Requirements() {
 		if c.MetadataOnly && !strings.HasPrefix(r.Field, "metadata.") {
-			k.fault(path+".fieldSelector", "%s is not there to select by, since metadataOnly is set; use selectorSide: server", r.Field)
+			k.fault(path+".fieldSelector", "cannot select by %s, which metadataOnly leaves out; use selectorSide: server", r.Field)
 		}
 		k.unseen(path+".fieldSelector", c, r.Field, r.Field)
 	}
@@ -118,10 +118,10 @@ func (k *compiler) selectable(path string, c *config.Watch, labelSelector, field
 // unseen reports a value that is selected by and edited away.
 func (k *compiler) unseen(at string, c *config.Watch, what, path string) {
 	if gone := removedBy(c.Dropped(), path); gone != "" {
-		k.fault(at, "%s is not there to select by, since %s is dropped; use selectorSide: server", what, gone)
+		k.fault(at, "cannot select by %s, since %s is dropped; use selectorSide: server", what, gone)
 	}
 	if gone := removedBy(redacted(c), path); gone != "" {
-		k.fault(at, "%s is not there to select by, since %s is redacted; use selectorSide: server", what, gone)
+		k.fault(at, "cannot select by %s, since %s is redacted; use selectorSide: server", what, gone)
 	}
 }
 

@@ -166,7 +166,7 @@ func (s *Store) expireLoop(ctx context.Context) {
 				if ended(ctx, err) == nil || s.Err() != nil {
 					return
 				}
-				s.opts.Logger.Warn("dead letters were not looked through for their age", "sink", q.name, "error", salvage.FirstLine(err))
+				s.opts.Logger.Warn("the age of dead letters was not checked", "sink", q.name, "error", salvage.FirstLine(err))
 			}
 		}
 		select {

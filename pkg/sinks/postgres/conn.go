@@ -109,7 +109,7 @@ func (s *sink) config() (*pgconn.Config, error) {
 		if file, ok := errors.AsType[*fs.PathError](err); ok {
 			return nil, fmt.Errorf("a file that url names: %w", file)
 		}
-		return nil, errors.New("url is not understood: such as postgres://USER:PASSWORD@HOST:5432/DATABASE is wanted, with special characters as %XX")
+		return nil, errors.New("url is not like postgres://USER:PASSWORD@HOST:5432/DATABASE; write special characters as %XX")
 	}
 	if s.password != nil {
 		if c.Password, err = s.password.Value(); err != nil {
