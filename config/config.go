@@ -85,17 +85,17 @@ type Store struct {
 // Journal replicates the store: what a quorum of the stream's servers has is recorded, and survives the loss of a replica with its disk.
 type Journal struct {
 	// Connection to the servers.
-	NATS JournalNATS `json:"nats"`
+	NATS JournalNATS `json:"nats" jsonschema:"required"`
 	// Stream of this store alone, made if it is missing. It takes the subject watcherd.journal.STREAM.
-	Stream string `json:"stream"`
+	Stream string `json:"stream" jsonschema:"required"`
 	// Servers that have the stream: 3 or 5. Default: 3.
 	Replicas int `json:"replicas,omitempty"`
-	// Bytes of the stream that is made. The oldest entries go at half of it; a replica that is further behind is seeded with a snapshot, which a second stream has. Default: 8Gi.
+	// Bytes of the stream that is made, at least 256Mi. The oldest entries go at half of it; a replica that is further behind is seeded with a snapshot, which a second stream has. Default: 8Gi.
 	MaxBytes resource.Quantity `json:"maxBytes,omitzero"`
 	// How long the leader may be silent before another replica takes over, at least 3s. Where replicas differ, a longer time of the leader counts. Default: 5s.
 	TakeOverAfter time.Duration `json:"takeOverAfter,omitempty"`
 	// Key of the encryption of what is in the stream, at least 16 bytes, the same for all replicas.
-	EncryptionKey Secret `json:"encryptionKey"`
+	EncryptionKey Secret `json:"encryptionKey" jsonschema:"required"`
 	// Earlier keys, with which entries can be read still.
 	OldEncryptionKeys []Secret `json:"oldEncryptionKeys,omitempty"`
 }
@@ -103,7 +103,7 @@ type Journal struct {
 // JournalNATS is the connection to the servers of a journal.
 type JournalNATS struct {
 	// URLs of servers: nats://, tls://, ws:// or wss://, without user and password.
-	URLs []string `json:"urls"`
+	URLs []string `json:"urls" jsonschema:"required,minItems=1"`
 	// User authenticates together with Password. One way to authenticate at most.
 	User string `json:"user,omitempty"`
 	// Password of User.
@@ -176,7 +176,7 @@ type Admin struct {
 type AdminAuth struct {
 	// File with the token of clients that read. They send it as "Authorization: Bearer TOKEN".
 	ReadTokenFile string `json:"readTokenFile"`
-	// File with the token of clients that also run commands: replay, snapshot, reload, and those on dead letters and sinks.
+	// File with the token of clients that also run commands: everything that is not a read, such as reload, replay, backup, backtest, and those on dead letters and sinks.
 	CommandTokenFile string `json:"commandTokenFile"`
 	// Names of client certificates whose owners read: a DNS name, e-mail address or URI of the certificate, or its common name as CN=NAME. Needs tls.clientCAFile.
 	ReadNames []string `json:"readNames"`
@@ -321,11 +321,11 @@ type Sink struct {
 	Retry Retry `json:"retry"`
 	// Most events a time, failed attempts included. What is more stays in the queue. Default: no limit.
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`
-	// Time between two heartbeats: events of type dev.watcherd.heartbeat with the position of the sink, at least 1s. For the kinds nats, kafka and webhook, without body. Default: none.
+	// Time between two heartbeats: events of type dev.watcherd.heartbeat with the position of the sink, at least 1s. For the kinds nats, webhook, and kafka with mode history, without body. Default: none.
 	Heartbeat time.Duration `json:"heartbeat,omitempty"`
 	// Number of parallel lanes. Each object belongs to one lane, so its order holds. 1 for the kind object. Default: the kind's own.
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
-	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
+	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the identity of its object if necessary, and marked as truncated.
 	OnOversize string `json:"onOversize" jsonschema:"enum=deadLetter,enum=truncate"`
 	// Position at which a new sink starts. latest: the next change. snapshot: the current state of all objects routed to it, as sync events, then changes. earliest: the oldest change in the history that the routes to this sink take now. At the first start with an empty store all three are the same: the initial sync of the watches reaches every sink.
 	StartFrom string `json:"startFrom" jsonschema:"enum=latest,enum=snapshot,enum=earliest"`
@@ -344,7 +344,7 @@ type Batch struct {
 	MaxEvents *int `json:"maxEvents,omitempty" jsonschema:"minimum=1,maximum=10000"`
 	// Approximate bytes in one request.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
-	// Time that an incomplete batch waits for more events.
+	// Time that an incomplete batch waits for more events, at most 5m.
 	MaxWait *time.Duration `json:"maxWait,omitempty"`
 }
 

@@ -135,7 +135,7 @@ type Route struct {
 	Resources []Resource `json:"resources"`
 	// Types of events it takes; all when empty, with changed all but sync.
 	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
-	// CEL expression that must be true; it sees object, oldObject, metadata, event and resource.
+	// CEL expression that must be true; it sees object, oldObject, metadata, event and resource (listed below).
 	When string `json:"when"`
 	// Handling of an event on which the expression fails, as it does on an object that lacks a field of it. drop: the event does not match. pass: it does. Failures are counted; the first of a route that is not about a missing field is logged.
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
@@ -155,7 +155,7 @@ type Route struct {
 	Enrich []string `json:"enrich" jsonschema:"enum=owner,enum=involvedObject"`
 	// Limit to the events of one object. The first is delivered at once.
 	Throttle *Throttle `json:"throttle,omitempty"`
-	// Time for which an object must match `when` without a break. The route then delivers one event for it, of type updated with data.for, instead of one for each change. It excludes events and changed, and a `when` that reads event or oldObject.
+	// Time for which an object must match `when` without a break, at least 1s. The route then delivers one event for it, of type updated with data.for, instead of one for each change. It excludes events and changed, and a `when` that reads event or oldObject.
 	For *time.Duration `json:"for,omitempty"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
@@ -164,7 +164,7 @@ type Route struct {
 // RouteMetric is a counter in /metrics. It counts from the start of the process; a reload
 // that keeps its name and labels keeps its counts.
 type RouteMetric struct {
-	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_, process_, informer_ and rest_client_ begin names of others.
+	// Name of the counter, unique among routes, as in rollouts_total. It must not begin with watcherd_, go_, process_, promhttp_, informer_ or rest_client_.
 	Name string `json:"name" jsonschema:"required"`
 	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text; watcherd status warns of a label that is empty on every event.
 	Labels map[string]string `json:"labels"`

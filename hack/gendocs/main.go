@@ -83,6 +83,27 @@ as a JSON Schema for editors: ` + "`watcherd schema`" + `.
 - Names of watches, routes and sinks are lower-case letters, digits and dashes.
 `
 
+// expressions describes the CEL of routes, for which the schema has no place. It has ' for the backquote.
+const expressions = `
+## 'when'
+
+'when' of a route, the labels of its 'metric' and 'watcherd history --when' are expressions in [CEL](https://cel.dev).
+One that fails is not true, and most fail because the object lacks a field: test with 'has(object.status)', or read with
+a default, 'object.?status.?phase.orValue("")'. [Security](security.md#what-a-tenants-object-can-do) has the limits of an evaluation.
+
+| variable | |
+|---|---|
+| 'object' | the state after the change, the last known one in a deletion |
+| 'oldObject' | the state before an update, otherwise null |
+| 'metadata' | of 'object', with types: 'name', 'namespace', 'uid', 'resourceVersion', 'generateName', 'generation', 'labels', 'annotations', 'finalizers', 'ownerReferences', and the timestamps 'creationTimestamp' and 'deletionTimestamp'. A field that is not set is empty; test 'deletionTimestamp' with 'has()' first |
+| 'event' | 'type' ('added', 'updated', 'deleted' or 'sync'), 'time', 'cluster', and 'changedBy' with 'manager', 'operation', 'subresource' and 'time' ([who changed it](events.md#who-changed-it)) |
+| 'resource' | 'group', 'version', 'resource', 'kind' |
+
+Functions: those of CEL, optional values, the extensions for strings, lists, math, base64 and IP addresses, 'cel.bind', macros with two
+variables, and 'quantity()' with its methods in Kubernetes. 'matches()' takes a literal pattern. Functions of unbounded cost are errors: 'format', 'join',
+'replace', 'distinct', 'hasAny' and the like, 'transformMap', 'json.encode', 'regex.replace'. A [body](bodies.md) has other variables and functions.
+`
+
 func configurationPage() (string, error) {
 	var root schema
 	if err := json.Unmarshal(config.Schema(), &root); err != nil {
@@ -93,6 +114,7 @@ func configurationPage() (string, error) {
 	if err := p.section(section{"", name(root.Ref)}); err != nil {
 		return "", err
 	}
+	p.WriteString(strings.ReplaceAll(expressions, "'", "`"))
 	p.churn()
 	return p.String(), nil
 }

@@ -46,6 +46,8 @@ func written(v reflect.Value) (any, bool) {
 		return spell(value.Std()), true
 	case resource.Quantity:
 		return value.String(), true
+	case sinks.Bytes:
+		return resource.NewQuantity(int64(value), resource.BinarySI).String(), true
 	}
 	switch v.Kind() {
 	case reflect.Struct, reflect.Pointer, reflect.Map, reflect.Interface:

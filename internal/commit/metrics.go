@@ -34,7 +34,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		watchedTotal:   prom.CounterVec("watcherd_watch_changes_total", "Changes of objects that a watch saw, before routing, by type.", "watch", "type"),
 		committedTotal: prom.CounterVec("watcherd_events_committed_total", "Events made durable in the event log, by type.", "type"),
 		filteredTotal:  prom.CounterVec("watcherd_events_unrouted_total", "Changes recorded in the ledger that no route matched.", "type"),
-		gapsTotal:      prom.CounterVec("watcherd_gaps_total", "Gaps: periods whose history the API server no longer has.", "watch", "resource", "cause"),
+		gapsTotal:      prom.CounterVec("watcherd_gaps_total", "Gaps: periods whose changes were not all observed, by cause.", "watch", "resource", "cause"),
 		gapSeconds:     prom.CounterVec("watcherd_gap_seconds_total", "Total duration of the gaps.", "watch", "resource", "cause"),
 		quietTotal:     prom.CounterVec("watcherd_quiet_gaps_total", "Periods without history after which a list shows no difference: the history alone has a gap, with the cause quiet.", "resource"),
 		repairsTotal:   prom.CounterVec("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),

@@ -152,8 +152,8 @@ func (h Header) Value(dir string) (string, error) {
 
 // BasicAuth is the `basicAuth` block of kinds that speak HTTP: a user and a password.
 type BasicAuth struct {
-	Username string `json:"username"`
-	Password Secret `json:"password"`
+	Username string `json:"username"` // Name of the user, without a colon.
+	Password Secret `json:"password"` // Password of the user.
 }
 
 // Validate reports every problem of the block, which is at path.

@@ -28,7 +28,7 @@ type Config struct {
 	Rotate Rotate `json:"rotate,omitzero"`
 
 	// Mode is the permissions of the files, as an octal number in quotes. Their owner
-	// needs to read and write. New folders let pass who may read. Files that exist get it
+	// needs to read and write. New folders can be entered by those who may read. Files that exist get it
 	// when they are opened, unless it is left out.
 	Mode string `json:"mode,omitempty" jsonschema:"default=0600,pattern=^0?[67][0-7][0-7]$"`
 

@@ -48,7 +48,7 @@ type Config struct {
 	// Create makes a topic that is missing; left out, a missing topic pauses the sink.
 	Create *Create `json:"create,omitempty"`
 
-	// SASL authenticates; left out, only TLS can.
+	// SASL authenticates the sink. Left out, it can only do so by a certificate of `tls`.
 	SASL *SASL `json:"sasl,omitempty"`
 
 	// TLS names the files to trust and to present; the block, an empty one too, demands TLS.
@@ -76,7 +76,7 @@ type Create struct {
 	// Replicas of each partition; 0 is the broker's default.
 	Replicas int `json:"replicas,omitempty"`
 
-	// Config are settings of the new topic, as Kafka spells them.
+	// Config has settings of the new topic, as Kafka spells them.
 	Config map[string]string `json:"config,omitempty"`
 }
 

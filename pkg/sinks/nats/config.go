@@ -18,7 +18,7 @@ type Config struct {
 	// URL of a server: nats://, tls://, ws:// or wss://, without user and password.
 	URL string `json:"url,omitempty"`
 
-	// URLs of several servers of a cluster, instead of URL.
+	// URLs of several servers of a cluster, instead of `url`.
 	URLs []string `json:"urls,omitempty"`
 
 	// Subject to publish to. Tokens: {cluster} {group} {version} {resource}
@@ -59,7 +59,7 @@ type JetStream struct {
 	// Create makes the stream when it is missing; the keys below are for that alone.
 	Create bool `json:"create,omitempty"`
 
-	// Subjects of the new stream; by default all that Subject can give.
+	// Subjects of the new stream. Default: all that `subject` can be.
 	Subjects []string `json:"subjects,omitempty"`
 
 	// Replicas of the new stream.

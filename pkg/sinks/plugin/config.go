@@ -27,7 +27,7 @@ type Config struct {
 	// It is started with the first event, and again when it has ended.
 	Command []string `json:"command,omitempty" jsonschema:"oneof_required=command"`
 
-	// Env are variables of the program beside PATH, HOME, LANG, TZ and TMPDIR: text, or a secret {env: NAME} or {file: PATH}.
+	// Env has variables of the program in addition to PATH, HOME, LANG, TZ and TMPDIR: text, or a secret {env: NAME} or {file: PATH}.
 	Env map[string]sinks.Header `json:"env,omitempty"`
 
 	// Headers to add: text, or a secret {env: NAME} or {file: PATH}.

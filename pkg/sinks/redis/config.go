@@ -66,9 +66,9 @@ type Config struct {
 
 // Sentinel is the `sentinel` block.
 type Sentinel struct {
-	Master   string        `json:"master"`             // the name that the sentinels have for the server
-	Username string        `json:"username,omitempty"` // at the sentinels
-	Password *sinks.Secret `json:"password,omitempty"` // at the sentinels
+	Master   string        `json:"master"`             // Name that the sentinels have for the server.
+	Username string        `json:"username,omitempty"` // User at the sentinels.
+	Password *sinks.Secret `json:"password,omitempty"` // Password at the sentinels.
 }
 
 var _ sinks.Config = (*Config)(nil)

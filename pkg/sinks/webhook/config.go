@@ -74,7 +74,7 @@ type Config struct {
 
 // Signing names the keys: whsec_ and base64, or any other text as it is.
 type Signing struct {
-	// Secret signs.
+	// Secret is the key of the signature: whsec_ and base64, or any other text as it is.
 	Secret sinks.Secret `json:"secret"`
 
 	// PreviousSecret signs too while receivers change over to a new Secret.
