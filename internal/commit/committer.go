@@ -79,7 +79,7 @@ type Config struct {
 	// Enrich adds to a record what the flags ask for about other objects than its own. It
 	// does not wait. nil: nothing is added.
 	Enrich func(r *record.Record, o *compact.Object, want record.Flags) error
-	// Running returns the feeds whose informers run, in a new slice. Any goroutine may call it.
+	// Running returns the feeds whose informers run, or are about to, in a new slice. Any goroutine may call it.
 	Running func() []*Feed
 }
 
@@ -597,7 +597,7 @@ func (c *Committer) AtBarrier(do func(Barrier)) error {
 	}
 }
 
-// Flush returns when everything sent before it is committed.
+// Flush returns when everything sent before it is committed, or the committer has ended.
 //
 // It does not wait for room in a full store: a reload or a purge that is to make
 // room would wait forever. What is committed in spite of that is little, a queue.

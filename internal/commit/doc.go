@@ -35,10 +35,10 @@
 // # Who touches what
 //
 // The fields of [Committer] and [Feed] say it: constants, atomics and channels are for
-// all; everything else belongs to the goroutine of [Committer.Run]. A feed's progress is
-// prepared before that by its owner ([Committer.Prepare]) and its informer
-// ([Committer.Begin]), one after the other. Others act on the committer's state at a
-// [Barrier], between two commits.
+// all; everything else belongs to the goroutine of [Committer.Run]. A feed's progress, but
+// for the fields that say otherwise, is prepared before that by its owner
+// ([Committer.Prepare]) and its informer ([Committer.Begin]), one after the other. Others act
+// on the committer's state at a [Barrier], between two commits.
 //
 // # Where to look
 //
@@ -46,7 +46,8 @@
 // change.go has the kinds of changes, committer.go the loop and the group of one commit.
 // process.go judges objects, gap.go lost history, sync.go the end of a first list, its
 // deletions and states in a former form, namespacechange.go and namespacetable.go labels of
-// namespaces, carried.go rules that stay until they are known. Work of many objects is a job,
+// namespaces, carried.go rules that stay until they are known, unjudged.go changes that were
+// not given meanwhile, moved.go watches that read another part of the ledger. Work of many objects is a job,
 // of which each group does a part: sweeps and farewells (sync.go), snapshots (snapshot.go),
 // relabelled namespaces (namespacechange.go). watches.go finds what watches come to cover.
 // timers.go looks after what routes hold, throttle.go holds events, lasting.go matches.

@@ -61,7 +61,8 @@ type Identity struct {
 //
 // A feed passes through three goroutines, one after the other: the owner prepares it and
 // subscribes it to its informer, the informer asks what to begin with, and from then on
-// its progress is the committer's. The rest is constant, atomic or a channel.
+// its progress is the committer's, of which a part is from the beginning. The rest is
+// constant, atomic or a channel.
 type Feed struct {
 	Identity
 	Log      *slog.Logger
@@ -204,8 +205,9 @@ func (s *Feed) Complete() string {
 // Listed reports whether a complete list is committed, now or in an earlier life.
 func (s *Feed) Listed() bool { return s.taken.Load() }
 
-// Swept is how many lists are committed with all that they show, deletions among them: the first one, and each that
-// the consistency check asked for. A list that shows a rollback counts when it begins.
+// Swept is how many lists are committed with all that they show, deletions among them: the first one, each that
+// the consistency check asked for, and each of a feed that has not come as far as what it took over. A list that
+// shows a rollback counts when it begins.
 func (s *Feed) Swept() uint64 { return s.sweeps.Load() }
 
 // Stop makes the committer drop the informer's later notifications.
@@ -255,14 +257,13 @@ type progress struct {
 	forgot       bool                  // a part of what an earlier life recorded cannot be read
 	damaged      bool                  // an unreadable entry of the ledger has been logged
 	recordedForm string                // the form of all recorded states; "" if they may differ
-	codec        *compact.Codec        // of former states; nil until one is needed
 	historySince time.Time             // see ledger.Checkpoint
 
-	doubted bool // the saved checkpoint is marked: see setBack
-
-	moved []movedWatch // to be reported when the first list is taken in
-
-	gaining []*snapshot // that leave out what is delivered meanwhile
+	// The committer's also before the informer begins.
+	codec   *compact.Codec // of former states; nil until one is needed
+	doubted bool           // the saved checkpoint is marked: see setBack
+	moved   []movedWatch   // to be reported when the first list is taken in
+	gaining []*snapshot    // that leave out what is delivered meanwhile
 }
 
 // start is what an informer begins with.

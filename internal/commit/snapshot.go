@@ -72,7 +72,8 @@ func (c *Committer) await(ctx context.Context, j *snapshot, progress func(object
 }
 
 // snapshot delivers the recorded state of every object that a watch sees through a
-// feed as Sync events. It is the committer's, but for objects, more and done.
+// feed as Sync events. It is the committer's, but for objects, more and done, and err once
+// done is closed.
 type snapshot struct {
 	feed  *Feed
 	watch WatchRef

@@ -137,7 +137,8 @@ func (s *Feed) objects() int {
 }
 
 // Farewell reports all recorded objects of a part of the ledger as deleted to the
-// watches that were given them, and a gap if some cannot be read. It is the committer's, but for over.
+// watches that were given them, and a gap if some cannot be read. It is the committer's, but for over, and
+// is the owner's once it is over.
 type Farewell struct {
 	feed    *Feed // does not run
 	cursor  string
