@@ -10,8 +10,8 @@ import (
 )
 
 // lane is one of the sink's `concurrency` lanes: the events of its share of the
-// objects, and at most one write in flight. All fields but work belong to the
-// engine's goroutine.
+// objects, and at most one write in flight. All fields but work, and batch while it is
+// in flight, belong to the engine's goroutine.
 type lane struct {
 	pending  fifo     // events in queue order, without those of detached objects
 	detached detached // objects outside of that order
@@ -53,8 +53,9 @@ func (l *lane) flying() []*entry {
 	return l.batch.entries
 }
 
-// batch is one Write. While it is in flight only the lane's goroutine uses it. Its
-// entries are in no queue; settle requeues those that are left.
+// batch is one Write. While it is in flight, the lane's goroutine reads its events and sets
+// took and err, and the engine's only reads the entries. These
+// are in no queue; settle requeues those that are left.
 type batch struct {
 	lane    *lane
 	entries []*entry       // nil: accepted, a dead letter, or detached
