@@ -30,7 +30,7 @@ type informer struct {
 	size   size
 
 	// Guarded by Factory.mu.
-	pinned        bool // ForResource has returned it: it stays in the factory
+	pinned        bool // ForResource or InformerFor has returned it: it stays in the factory
 	started       bool // Start has been called
 	owners        int
 	subscriptions int                // of the factory's subs

@@ -68,15 +68,13 @@ type Resolver struct {
 	notifiers []*apiclient.Notifier // of CustomResourceDefinitions and APIServices
 	trigger   chan struct{}         // receives a value when one of those changes
 	changed   chan struct{}
+	tried     chan struct{} // closed after Run's first reading
+	outages   *rawwatch.Outages
+	outage    *rawwatch.Member
 
 	mu    sync.RWMutex // guards the fields below
 	table *table       // nil: discovery has not succeeded yet
 	err   error        // of the last reading
-
-	outages *rawwatch.Outages
-	outage  *rawwatch.Member
-
-	tried chan struct{} // closed after Run's first reading
 }
 
 // NewResolver makes a Resolver for the cluster of cfg. It sends nothing before Run or

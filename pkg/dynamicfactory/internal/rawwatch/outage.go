@@ -61,7 +61,7 @@ func causeOf(err error) cause {
 type Outages struct {
 	gather time.Duration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards what follows, every outage, and Member.in
 	current [causes]*outage
 }
 
