@@ -168,7 +168,8 @@ func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) 
 	return c, true, nil
 }
 
-// Checkpoints calls f with the checkpoints of all feeds, the zero value for a damaged one.
+// Checkpoints calls f with the checkpoints of all feeds, the zero value for one that is not
+// well-formed. The error is an [ErrStore], also if some cannot be read.
 func (l *Ledger) Checkpoints(f func(feed string, c Checkpoint) error) error {
 	prefix := CheckpointMeta("")
 	err := l.store.ScanMeta(prefix, func(key string, value []byte) error {

@@ -61,7 +61,8 @@ func (l *Ledger) decode(partition, key string, value []byte) (*compact.Object, e
 	return o, nil
 }
 
-// Empty reports whether a partition has no committed entry whose key begins with prefix.
+// Empty reports whether a partition has no committed entry whose key begins with prefix. What
+// cannot be read counts as one.
 func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 	errFound := errors.New("found one")
 	err := l.store.ScanStateAfter(partition, prefix, "", func(string, []byte) error { return errFound })
@@ -79,7 +80,7 @@ var ErrEnough = errors.New("enough for now")
 
 // Scan calls fn for the committed entries of a partition whose keys begin with prefix and
 // sort after a key, in their order. more: fn ended it with [ErrEnough]. Damaged entries are
-// left out; the error then is store.ErrUnreadable.
+// left out; the error then is store.ErrUnreadable. Any other is an [ErrStore], also one of fn.
 func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) (more bool, err error) {
 	var damage, ended error // ended: by fn
 	err = l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
