@@ -271,10 +271,7 @@ func LoadRedactKey(st *store.Store, configured []byte) ([]byte, error) {
 	}
 	if configured != nil {
 		if ok {
-			b := st.NewBatch()
-			defer b.Discard()
-			b.DeleteMeta(RedactKeyMeta)
-			err = st.Commit(b)
+			err = DeleteMeta(st, RedactKeyMeta)
 		}
 		return configured, err
 	}

@@ -96,14 +96,10 @@ func (m *Manager) noteDefinition(partition string, defined bool) error {
 	if _, noted, err := m.store.Meta(key); err == nil && noted == defined {
 		return nil
 	}
-	b := m.store.NewBatch()
-	defer b.Discard()
-	if defined {
-		b.PutMeta(key, noteTime(m.cfg.Now()))
-	} else {
-		b.DeleteMeta(key)
+	if !defined {
+		return ledger.StoreError(ledger.DeleteMeta(m.store, key), "end the note of the definition of %s", partition)
 	}
-	return ledger.StoreError(m.store.Commit(b), "note the definition of %s", partition)
+	return ledger.StoreError(ledger.PutMeta(m.store, key, noteTime(m.cfg.Now())), "note the definition of %s", partition)
 }
 
 // findDefinition returns nil if the API server has the definition of a resource, and a NotFound
@@ -314,10 +310,7 @@ func (m *Manager) endUnserved(partition string) error {
 	if _, marked, err := m.store.Meta(unservedMeta + partition); err == nil && !marked {
 		return nil
 	}
-	b := m.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(unservedMeta + partition)
-	return ledger.StoreError(m.store.Commit(b), "end the note that %s is not served", partition)
+	return ledger.StoreError(ledger.DeleteMeta(m.store, unservedMeta+partition), "end the note that %s is not served", partition)
 }
 
 // endFarewells ends those of parts of the ledger that feeds are about to read.
