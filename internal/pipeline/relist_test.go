@@ -3,6 +3,8 @@ package pipeline
 import (
 	"fmt"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
@@ -549,6 +552,57 @@ func TestChangesBeforeARollbackComeLate(t *testing.T) {
 		h := l.log()
 		if got := fmt.Sprint(h[""]); got != "[gap rollback gap rollback]" || len(h["w"]) != 2+changes {
 			t.Errorf("gaps %s, %d changes, the last is %s", got, len(h["w"]), h["w"][len(h["w"])-1])
+		}
+	})
+}
+
+// TestRollbackOfTheEventsAlone sets back the events, which are stored elsewhere, at later versions: a watch of another resource goes on as if
+// nothing had happened.
+func TestRollbackOfTheEventsAlone(t *testing.T) {
+	const eventPath = "/api/v1/events"
+	inBubble(t, func(t *testing.T) {
+		api, elsewhere := apitest.New(t), apitest.New(t)
+		transport, err := rest.TransportFor(elsewhere.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := url.Parse(elsewhere.Config().Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(host)
+		proxy.Transport, proxy.FlushInterval = transport, -1
+		var set atomic.Bool
+		var gone sync.Once
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == podPath && !r.URL.Query().Has("watch") && set.Load() { // what reads the objects finds that one has gone
+				gone.Do(func() { api.Delete(podPath, "ns", "pod") })
+			}
+			if r.URL.Path == eventPath {
+				proxy.ServeHTTP(w, r)
+			}
+			return r.URL.Path == eventPath
+		})
+		api.Serve(podPath, "v1", "Pod")
+		elsewhere.Serve(eventPath, "v1", "Event")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(podPath, "ns", "other", nil)
+		elsewhere.Advance(1000)
+		elsewhere.Put(eventPath, "ns", "first", nil)
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, resource("", "events")))
+		l.apply(l.state(watchOf("p", nil, "pods"), watchOf("e", nil, "events")))
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		saved := elsewhere.Save()
+		elsewhere.Put(eventPath, "ns", "second", nil)
+		eventually(t, "the event", func() bool { return l.log().types("second") == "added" })
+		elsewhere.Restore(saved)
+		elsewhere.Cut()
+		eventually(t, "the rollback of the events", func() bool { return len(l.log()[""]) > 0 })
+		set.Store(true)
+		api.Put(podPath, "ns", "other", phase("1"))
+		time.Sleep(10 * time.Minute)
+		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+			t.Errorf("gaps: %s", got)
 		}
 	})
 }
