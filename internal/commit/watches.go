@@ -386,6 +386,37 @@ func firstSnapshots(due []string, feeds []*Feed, stay map[*Feed][]WatchRef) []*s
 	return jobs
 }
 
+// noteFirst notes the snapshots that sinks begin with of recorded resources that no feed reads at present, as the cluster does not serve
+// them: they begin with their feeds.
+func (c *Committer) noteFirst(x *WatchesChange, due []string) error {
+	if len(due) == 0 {
+		return nil
+	}
+	known, err := c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	b := c.store.NewBatch()
+	defer b.Discard()
+	for id, watches := range known {
+		partition, _ := ledger.SplitFeed(id)
+		gr, _ := ledger.SplitPartition(partition)
+		if slices.ContainsFunc(x.feeds, func(s *Feed) bool { return s.Partition == partition }) {
+			continue
+		}
+		for name, given := range watches {
+			if given.Former || !x.wanted(name, gr) {
+				continue
+			}
+			for _, sink := range due {
+				u := unfinished{Source: id, Watch: name, Sink: sink}
+				b.PutMeta(u.key(), ledger.Encode(u))
+			}
+		}
+	}
+	return ledger.StoreError(c.store.Commit(b), "note snapshots")
+}
+
 // WatchesChange is a change of the watches that feeds feed, ready to be put in place.
 type WatchesChange struct {
 	feeds     []*Feed
@@ -447,6 +478,9 @@ func (c *Committer) PrepareChange(st *plan.State, means func(w *plan.Watch, gr s
 	})
 	x.snapshots = append(x.snapshots, first...)
 	x.snapshots = append(x.snapshots, resumed...)
+	if err := c.noteFirst(x, due); err != nil {
+		return nil, err
+	}
 	return x, c.durable(x.snapshots, due)
 }
 

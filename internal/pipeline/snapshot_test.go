@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -98,6 +99,37 @@ func TestNewSinkWithoutTheAPIServer(t *testing.T) {
 	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.fromSnapshot(committest.PodWatch()))
 	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
+}
+
+// TestNewSinkOfAResourceThatIsNotServed makes a sink that starts with a snapshot while one of the recorded resources is not served: the sink is
+// given its objects when it is.
+func TestNewSinkOfAResourceThatIsNotServed(t *testing.T) {
+	for _, stopped := range []bool{false, true} { // before it is served again
+		t.Run(fmt.Sprintf("stopped=%t", stopped), func(t *testing.T) {
+			api, _ := podServer(t, 3)
+			api.Serve("/api/v1/nodes", "v1", "Node")
+			api.Put("/api/v1/nodes", "", "node", nil)
+			w := committest.PodWatch()
+			w.Resources = []string{"pods", "nodes"}
+			resolver, dir := serving(pods, nodes), t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, resolver)
+			l.apply(l.state(w))
+			eventually(t, "the first lists", func() bool { return len(l.log()) == 4 })
+			resolver.set(pods)
+			eventually(t, "the nodes are not served", func() bool { return len(l.m.informerList()) == 1 })
+			l.apply(l.fromSnapshot(w))
+			if stopped {
+				l.stop()
+				l = runLive(t, dir, store.Options{}, api, resolver)
+				l.apply(l.fromSnapshot(w))
+			}
+			resolver.set(pods, nodes)
+			eventually(t, "all objects", func() bool { return len(l.queued()) == 4 })
+			if got := l.queued().types("node"); got != "sync" {
+				t.Errorf("the node: %q", got)
+			}
+		})
+	}
 }
 
 // TestNewWatchLeadsToANewSink adds a watch together with a sink that starts with a snapshot and that a route leads to from the watch:
