@@ -133,6 +133,8 @@ func (m *Manager) checkLoop(ctx context.Context) {
 		return
 	}
 	m.noteChecks(&c)
+	var rollback []byte         // the note of the last one
+	var done map[*informer]bool // the feeds that were checked behind it
 	jitter := 1 + rand.Float64()/4
 	tick := time.NewTicker(checkPoll)
 	defer tick.Stop()
@@ -149,21 +151,28 @@ func (m *Manager) checkLoop(ctx context.Context) {
 		if c.Began.After(now) {
 			c.Began = now // the clock was set back
 		}
-		back := m.setBack()
-		switch {
-		case back != nil && !m.store.Health().Paused:
-			c = checks{Began: now}
-			if m.checkRound(ctx, minPagePause, &c) {
+		if back := m.setBack(); back != nil && !m.store.Health().Paused {
+			if !bytes.Equal(back, rollback) {
+				rollback, done, c = back, map[*informer]bool{}, checks{Began: now}
+			}
+			informers := m.informerList()
+			if slices.ContainsFunc(informers, func(s *informer) bool { return s.served() && !done[s] }) {
+				those := checks{Began: c.Began, Left: c.Left}
+				m.checkRound(ctx, minPagePause, &those, done)
+				continue
+			}
+			if !slices.ContainsFunc(informers, func(s *informer) bool { return !done[s] }) {
 				m.noteSetBackChecked(back)
 			}
-			continue
+		}
+		switch {
 		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
 			c.Began, c.Feed = now, ""
 			jitter = 1 + rand.Float64()/4
 		case c.Feed == "":
 			continue
 		}
-		m.checkRound(ctx, checkPace(st.ConsistencyCheck.Interval, m.informerList()), &c)
+		m.checkRound(ctx, checkPace(st.ConsistencyCheck.Interval, m.informerList()), &c, nil)
 	}
 }
 
@@ -186,8 +195,9 @@ func (m *Manager) noteSetBackChecked(back []byte) {
 	}
 }
 
-// checkRound compares one feed after the other, from c.Feed on, with a pause after each page. It reports whether it has come to the end.
-func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks) bool {
+// checkRound compares one feed after the other, from c.Feed on, with a pause after each page. With done, which is not nil behind a rollback, it
+// compares those that watch and are not in it, and adds them.
+func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks, done map[*informer]bool) {
 	informers := m.informerList()
 	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
@@ -196,9 +206,9 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 	back := m.setBack()
 	for _, s := range informers {
 		if !bytes.Equal(m.setBack(), back) {
-			return false // a rollback has all of them checked again
+			return // a rollback has all of them checked again
 		}
-		if s.ID < c.Feed {
+		if s.ID < c.Feed || done != nil && (done[s] || !s.served()) {
 			continue
 		}
 		c.Feed = s.ID
@@ -206,14 +216,17 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 		from := c.Left[s.ID]
 		err := m.checkFeed(ctx, s, pause, c)
 		if ctx.Err() != nil {
-			return false
+			return
+		}
+		if done != nil && !errors.Is(err, errNotRelisted) {
+			done[s] = true
 		}
 		if err != nil {
 			m.metrics.checked(s, checkUnfinished)
 			if errors.Is(err, errNotRelisted) {
 				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
 				_ = wait.For(ctx, checkSettle) // the context is looked at next
-				return false                   // the round continues with this feed
+				return                         // the round continues with this feed
 			}
 			if c.Left[s.ID] == from { // what does not come on is not tried again
 				delete(c.Left, s.ID)
@@ -223,7 +236,6 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 	}
 	c.Feed = ""
 	m.noteChecks(c)
-	return true
 }
 
 // checkPace is the pause after each page with which a check of the feeds takes

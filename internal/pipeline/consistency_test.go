@@ -315,6 +315,58 @@ func TestRollbackHasTheOthersChecked(t *testing.T) {
 	})
 }
 
+// TestRollbackHasAnotherCheckedThatIsNotWatched is TestRollbackHasTheOthersChecked with a resource that is refused when the others are checked:
+// it is checked once it is watched, and those that are checked are not checked again meanwhile.
+func TestRollbackHasAnotherCheckedThatIsNotWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := apitest.New(t)
+		api.Serve(podPath, "v1", "Pod")
+		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "widget", nil)
+		var refused atomic.Bool
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != podPath || !r.URL.Query().Has("watch") || !refused.Load() {
+				return false
+			}
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		})
+		fs := vfs.NewCrashableMem()
+		both := func(l *live) *plan.State {
+			st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+			return st
+		}
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		saved := api.Save()
+		api.Put(podPath, "ns", "pod", phase("x"))
+		for n := range 10 {
+			api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
+		}
+		eventually(t, "the updates", func() bool {
+			return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10
+		})
+		l.stop()
+		api.Restore(saved)
+		api.Advance(5) // of ten
+		refused.Store(true)
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both(l))
+		checks := func() float64 { return l.metric("watcherd_consistency_checks_total") }
+		eventually(t, "the check of the other", func() bool { return checks() > 0 })
+		time.Sleep(10 * time.Minute)
+		if n := checks(); n != 1 {
+			t.Errorf("the other is checked %v times", n)
+		}
+		refused.Store(false)
+		eventually(t, "the state of the restored server", func() bool { return l.log().types("pod") == "sync updated updated" })
+		eventually(t, "the end of the checks", func() bool { return l.m.setBack() == nil })
+	})
+}
+
 // TestConsistencyCheckFindsARollbackOfAStorageOfItsOwn sets a resource back whose versions are behind those of the
 // others, so that the version of the storage does not show it, and whose watch sends no bookmarks: the
 // check sees that the list is older than what is recorded.
