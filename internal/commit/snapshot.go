@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,6 +84,7 @@ type snapshot struct {
 	sink  string                 // the one that only admits; "": there is none
 	began uint64                 // the first sequence that its events may have; a part of their IDs
 	moved bool                   // the watch comes from another part of the ledger
+	part  string                 // the namespace that it is of, if that was a feed's alone when it began; "": all of the feed's
 
 	beside []*snapshot // of the same change and feed, this one included, but none that continues
 	router Router      // of the change
@@ -277,7 +279,7 @@ func (u *unfinished) key() string {
 
 func (j *snapshot) remember() *unfinished {
 	return &unfinished{
-		Source: j.feed.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil,
+		Source: ledger.FeedID(j.feed.Partition, cmp.Or(j.part, j.feed.Key.Namespace)), Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil,
 		Began: j.began, Cursor: j.cursor,
 	}
 }
@@ -307,7 +309,7 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 // unfinished are the snapshots that the end of a feed, or of the process, cut short,
 // of feeds that are about to start. Those of a selection that was widened, or of a watch that was
 // taken from its objects meanwhile, begin again: see addedBefore; began has by key when they began. The first snapshot of a sink continues
-// under the rules that its watch has now.
+// under the rules that its watch has now, also with feeds that read other namespaces than the one before.
 func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot, began map[string]uint64, err error) {
 	b := c.store.NewBatch()
 	defer b.Discard()
@@ -326,6 +328,15 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 			return nil
 		}
 		i := slices.IndexFunc(start, func(s *Feed) bool { return s.ID == u.Source })
+		if parts := u.parts(start); i < 0 && len(parts) > 0 {
+			b.DeleteMeta(key)
+			for _, j := range parts {
+				next := j.remember()
+				b.PutMeta(next.key(), ledger.Encode(next))
+			}
+			jobs = append(jobs, parts...)
+			return nil
+		}
 		if i < 0 {
 			return nil // it is under way, or waits for the resource
 		}
@@ -354,9 +365,35 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 	return jobs, began, ledger.StoreError(err, "unfinished snapshots")
 }
 
+// parts continues the first snapshot of a sink with the feeds that take the place of the one that it is of: one of all
+// namespaces, or those of some.
+func (u *unfinished) parts(start []*Feed) (jobs []*snapshot) {
+	partition, namespace := ledger.SplitFeed(u.Source)
+	for _, s := range start {
+		h, ok := s.WatchNamed(u.Watch)
+		if !ok || u.Sink == "" || s.Partition != partition || (namespace == "") == (s.Key.Namespace == "") {
+			continue
+		}
+		j := newSnapshot(s, h)
+		j.forSink(u.Sink)
+		j.began, j.part = u.Began, namespace
+		switch {
+		case strings.HasPrefix(u.Cursor, s.KeyPrefix()):
+			j.cursor = u.Cursor
+		case u.Cursor > s.KeyPrefix():
+			continue // it has given all of them
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
 // covers reports whether the object is for the snapshot, and still for the watch
 // whose rules are now, by labels of namespaces.
 func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef, nsLabels func(namespace string) (labels.Set, bool)) bool {
+	if j.part != "" && j.part != o.GetNamespace() {
+		return false
+	}
 	in := func(h WatchRef) bool { return c.inForce(j.feed, h, o.GetNamespace(), nsLabels).Covers(o, nsLabels) }
 	return !(j.was != nil && j.was.Covers(o, nsLabels)) && in(j.watch) && (now.Watch == j.watch.Watch || in(now))
 }

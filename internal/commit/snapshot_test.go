@@ -448,3 +448,86 @@ func TestRouteIsAddedAmidTheSnapshotOfASink(t *testing.T) {
 		t.Errorf("%d of %d objects are given", len(given), all)
 	}
 }
+
+// TestSnapshotOfASinkAmidOtherNamespaces cuts the first snapshot of a sink short with a change of the watch's namespaces: the sink is given each
+// object once. A kill amid the change that widens the watch has all of it given again, as to every sink.
+func TestSnapshotOfASinkAmidOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	all, here := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "all" }), watchOf("w", "ns")
+	for name, tc := range map[string]struct{ before, after plan.Watch }{
+		"wider":    {here, all},
+		"narrower": {all, here},
+	} {
+		for _, killed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, killed=%t", name, killed), func(t *testing.T) {
+				t.Parallel()
+				fs := disk()
+				r := newRig(t, fs, tc.before)
+				in := func(w *plan.Watch) string {
+					if len(w.Namespaces) > 0 {
+						return w.Namespaces[0]
+					}
+					return ""
+				}
+				feed := func(w plan.Watch) *Feed {
+					r.watches = []plan.Watch{w}
+					s := r.feedIn(pods, in(&w))
+					s.synced, s.recordedForm = true, s.Form
+					r.running = []*Feed{s}
+					return s
+				}
+				change := func(w plan.Watch, start []*Feed, stay map[*Feed][]WatchRef, due ...string) {
+					t.Helper()
+					st := &plan.State{Watches: []plan.Watch{w}, Sinks: []plan.Sink{{Name: "sink"}}}
+					x, err := r.c.PrepareChange(st, wanted, start, stay, due)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := (Barrier{r.group}).Change(x); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s := feed(tc.before)
+				change(tc.before, []*Feed{s}, nil)
+				const objects = 2*maxGroup + 100
+				for i := range objects {
+					r.add(addedTo(s, r.Object(fmt.Sprintf("a%04d", i), "u", "1")))
+				}
+				r.commit()
+				r.Events()
+				change(tc.before, nil, map[*Feed][]WatchRef{s: s.Watches()}, "sink")
+				r.step()
+				given := map[string]int{}
+				count := func() {
+					for _, e := range r.Events() {
+						given[e.Name]++
+					}
+				}
+				count()
+				s.Stop()
+				if s = feed(tc.after); killed {
+					change(tc.after, []*Feed{s}, nil)
+					r.step()
+					count()
+					r = newRig(t, fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{}), tc.after)
+					r.Events()
+					s = feed(tc.after)
+				} else {
+					r.group.jobs = nil
+				}
+				change(tc.after, []*Feed{s}, nil)
+				r.commit()
+				count()
+				wrong := 0
+				for i := range objects {
+					if n := given[fmt.Sprintf("a%04d", i)]; n == 0 || n > 1 && !(killed && name == "wider") {
+						wrong++
+					}
+				}
+				if wrong > 0 {
+					t.Errorf("%d of %d objects are not given as they should be", wrong, objects)
+				}
+			})
+		}
+	}
+}
