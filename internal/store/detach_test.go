@@ -21,7 +21,7 @@ import (
 // TestDeadSinkHoldsNoLog keeps a sink from taking its few events, in every way there
 // is, while another sink takes many times more. The log goes, the events do not.
 func TestDeadSinkHoldsNoLog(t *testing.T) {
-	const size = 64 << 10
+	const size = 16 << 10
 	for _, c := range []struct {
 		name  string
 		first int // events for the dead sink, before all others
@@ -43,7 +43,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 			const firstSequence = 1000 // the log does not begin with the smallest number
 			s := openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
 			dead, live := ensure(t, s, "dead"), ensure(t, s, "live")
-			limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1 << 20}
+			limits := Limits{MaxBytes: 16 << 20, RetentionMaxBytes: 256 << 10}
 			bound := limits.holdBound()
 			var want []string
 			put := func(i int, sinks ...Route) {
@@ -80,7 +80,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 			if c.read > 0 {
 				read(t, dead, 0, c.read)
 			}
-			for i := c.first; i < c.first+500; i++ { // 31 MiB
+			for i := c.first; i < c.first+500; i++ { // 8 MiB
 				if c.every > 0 && i%c.every == 0 {
 					put(i, l, d)
 				} else {
@@ -132,7 +132,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 func TestOwnBacklogIsNotCopied(t *testing.T) {
 	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
 	q := ensure(t, s, "a")
-	minutes(t, s, 0, 20, 1<<20, "a")
+	minutes(t, s, 0, 8, 1<<20, "a")
 	limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1}
 	for _, excess := range []int64{0, 1 << 40} {
 		if more, err := s.relieve(testEpoch, limits, excess); more || err != nil {
@@ -143,7 +143,7 @@ func TestOwnBacklogIsNotCopied(t *testing.T) {
 		}
 	}
 	// Without pressure also where a small part is another's.
-	minutes(t, s, 20, 5, 1<<20)
+	minutes(t, s, 8, 2, 1<<20)
 	if _, err := s.relieve(testEpoch, limits, 0); err != nil || q.detached != (layout.Counter{}) {
 		t.Errorf("detached %+v, %v", q.detached, err)
 	}
@@ -154,7 +154,7 @@ func TestOwnBacklogIsNotCopied(t *testing.T) {
 }
 
 // TestIngestGoesOnBesideADeadSink runs a store with a small budget, through which
-// many times that goes to one sink while another one's only event stays.
+// more than twice that goes to one sink while another one's only event stays.
 func TestIngestGoesOnBesideADeadSink(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	s := openTest(t, "store", Options{FS: vfs.NewMem(), MaxBytes: 16 << 20, RetentionMaxBytes: 1 << 20, Registerer: r})
@@ -192,7 +192,7 @@ watcherd_store_held_bytes{sink="live"} 40960
 		t.Errorf("stats %+v", st)
 	}
 	after := uint64(0)
-	for range 1500 { // 60 MiB
+	for range 900 { // 36 MiB
 		put(Route{Sink: "live"})
 		for _, item := range read(t, live, after, 512) {
 			after = item.Position

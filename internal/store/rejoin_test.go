@@ -213,7 +213,7 @@ func TestPressureDuringAFill(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n = 20
-	minutes(t, s, 0, n, 1<<20)
+	minutes(t, s, 0, n, 256<<10)
 	if err := s.RejoinSink("sink", FromNow); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestPressureDuringAFill(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || first == 0 || first == n {
 		t.Fatalf("%d filled, %v", first, err)
 	}
-	minutes(t, s, n, n, 1<<20) // others' traffic
+	minutes(t, s, n, n, 256<<10) // others' traffic
 	if _, err := s.relieve(testEpoch, Limits{MaxBytes: 16 << 20}, 1<<40); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestFillBehindADamagedEntry(t *testing.T) {
 // configured in the next life: its entries hold no more of the log than those of any other
 // sink that left. When it is back, the fill continues, and what is missing is known.
 func TestInterruptedFillHoldsNoLog(t *testing.T) {
-	const first = 4
+	const first, each = 4, 5
 	for name, begin := range map[string]func(s *Store) error{
 		"a new sink": func(s *Store) error {
 			_, err := s.EnsureSink("sink", FromLogStart)
@@ -368,7 +368,7 @@ func TestInterruptedFillHoldsNoLog(t *testing.T) {
 						if err := s.LeaveSink("sink"); err != nil {
 							t.Fatal(err)
 						}
-						minutes(t, s, first, 10, 1<<20)
+						minutes(t, s, first, each, 1<<20)
 						if !removed {
 							return
 						}
@@ -386,7 +386,7 @@ func TestInterruptedFillHoldsNoLog(t *testing.T) {
 				if a, ok := q.Absence(); !ok || a.Lost != removed {
 					t.Errorf("absence %+v, %t", a, ok)
 				}
-				want := 20
+				want := 2 * each
 				if removed {
 					want = int(s.LogStats().Records)
 				}

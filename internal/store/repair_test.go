@@ -746,10 +746,12 @@ func TestInterruptedRepair(t *testing.T) {
 				break
 			}
 			early += len(items)
+			var positions []uint64
 			for _, item := range items {
-				if err := q.Ack(item.Position); err != nil {
-					t.Fatal(err)
-				}
+				positions = append(positions, item.Position)
+			}
+			if err := q.Ack(positions...); err != nil {
+				t.Fatal(err)
 			}
 		}
 		stop := runStore(t, s)
