@@ -12,6 +12,7 @@ import (
 // TestServerAwayAtStart starts a daemon with a backlog while its API server is stopped: it
 // delivers the backlog, is alive and not ready, and resumes exactly when the server is back.
 func TestServerAwayAtStart(t *testing.T) {
+	t.Parallel()
 	c := testcluster.Start(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)

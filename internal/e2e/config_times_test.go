@@ -115,6 +115,7 @@ sinks:
 // back, and while their objects are deleted and leave with their namespace: each is delivered
 // once, in order, and a match begins again with the namespace.
 func TestHeldOverEdits(t *testing.T) {
+	t.Parallel()
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)
 	config := func(route string) string {

@@ -109,6 +109,7 @@ users: [{name: proxy, user: {}}]
 // TestConsistencyCheckFindsMissedChanges loses an update, a creation and a deletion
 // between server and daemon.
 func TestConsistencyCheckFindsMissedChanges(t *testing.T) {
+	t.Parallel()
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)

@@ -63,6 +63,7 @@ func (x *index) tap() *tap {
 // TestCustomSink builds and runs the example of a sink of one's own, which is a
 // module that sees only the public packages.
 func TestCustomSink(t *testing.T) {
+	t.Parallel()
 	const example = "../../examples/customsink"
 	source, err := os.ReadFile(example + "/main.go")
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 // state and every deletion is, and a gap says so. What did not change is not
 // delivered again.
 func TestDowntime(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		killed  bool

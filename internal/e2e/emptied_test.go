@@ -11,6 +11,7 @@ import (
 // The list that makes up for it shows that nothing is missing, so that there is no gap,
 // and a restart resumes from it although there is nothing in it.
 func TestEmptiedResource(t *testing.T) {
+	t.Parallel()
 	c := testcluster.Start(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)

@@ -20,6 +20,7 @@ import (
 // TestRestartUnchanged restarts over objects that did not change: no list, no
 // event.
 func TestRestartUnchanged(t *testing.T) {
+	t.Parallel()
 	objects := 1000
 	if soak() {
 		objects = 50_000
@@ -77,6 +78,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 // TestExpiringEvents watches objects that expire by the hundred at one and the same
 // resourceVersion, and kills the daemon while they do.
 func TestExpiringEvents(t *testing.T) {
+	t.Parallel()
 	c := testcluster.Start(t, "--event-ttl=12s")
 	ns := c.Namespace(t)
 	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`

@@ -13,6 +13,7 @@ import (
 // TestRollback restores an older state of etcd. A watch of the newer version would
 // be silent for ever; the feed notices, says so, and follows the cluster back.
 func TestRollback(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		stopped bool

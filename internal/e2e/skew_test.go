@@ -176,6 +176,7 @@ func (s *skew) refused(d *daemon, texts ...string) {
 
 // TestSkewOfTheJournal upgrades replicas to a release whose entries have a newer format, one after the other.
 func TestSkewOfTheJournal(t *testing.T) {
+	t.Parallel()
 	s := newSkew(t)
 	old, other, next := s.replica(nil), s.replica(nil), s.replica(newFormat)
 	s.start(old, "this replica leads")
@@ -202,6 +203,7 @@ func TestSkewOfTheJournal(t *testing.T) {
 // TestSkewOfTheStore has replicas of a release with another layout of the store: neither follows the other, both say
 // what to do, and the one that leads is not disturbed.
 func TestSkewOfTheStore(t *testing.T) {
+	t.Parallel()
 	s := newSkew(t)
 	old, next := s.replica(nil), s.replica(newLayout)
 	s.start(old, "this replica leads")
