@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,6 +29,8 @@ const (
 	loadPods = 2000
 	maxHeap  = 16 << 20 // of 4 MB, whatever the length of a run
 )
+
+var loadSeconds = flag.Int("load.seconds", 15, "how long TestLoad changes pods")
 
 // replay is the bench's server of pods that change.
 type replay struct{ url, kubeconfig string }
@@ -153,11 +156,11 @@ func (p *tab) work() map[string]float64 {
 	return all
 }
 
-// TestLoad shows 10,000 changes a second for a minute, or with WATCHERD_SOAK=1 for an hour: the
-// counts are exact, and what the page keeps is bounded. The figures of bench/UI.md are in its
-// output.
+// TestLoad shows 10,000 changes a second for a quarter of a minute, or with WATCHERD_SOAK=1 for an
+// hour: the counts are exact, and what the page keeps is bounded. The figures of bench/UI.md are in
+// its output.
 func TestLoad(t *testing.T) {
-	seconds := 60
+	seconds := *loadSeconds
 	if os.Getenv("WATCHERD_SOAK") != "" {
 		seconds = 3600
 	}
