@@ -309,3 +309,44 @@ func TestKillsAtRandom(t *testing.T) {
 		want(t, o, run, all)
 	}
 }
+
+// TestKillBehindOldEvents: a batch of events that were set aside for a while makes an object that reaches beyond the beginning of
+// many. The process is killed before it has noted that the batch was accepted, and the next one, which finds the storage down,
+// begins with one event, and cuts the batch in another way.
+func TestKillBehindOldEvents(t *testing.T) {
+	o := start(t)
+	c := configFor(t, o)
+	all := sinktest.Events(60, 1)
+	for i, e := range all {
+		e.Sequence, e.Time = uint64(100+i), all[0].Time
+	}
+	for run, cut := range map[string][][]int{
+		"one by one":         {{0}, {20}, {40}, {55}},
+		"behind a new event": {{0, 58}, {59}, {55}, {20, 40}},
+		"from the middle":    {{0, 20}, {40, 55}},
+	} {
+		name := strings.ReplaceAll(run, " ", "-")
+		c.Path = name + "/dt={date}/"
+		old := map[int]bool{0: true, 20: true, 40: true, 55: true}
+		s := sinktest.Open(t, c)
+		for i := range 58 {
+			if p := (&pending{t: t, events: slices.Clone(all)}); !old[i] && !p.write(s, i) {
+				t.Fatal("a write fails")
+			}
+		}
+		if p := (&pending{t: t, events: slices.Clone(all)}); !p.write(s, 0, 20, 40, 55) {
+			t.Fatal("a write fails")
+		}
+		s = sinktest.Open(t, c)
+		for _, at := range cut {
+			if p := (&pending{t: t, events: slices.Clone(all)}); !p.write(s, at...) {
+				t.Fatal("a write fails")
+			}
+		}
+		written := all
+		if run != "behind a new event" {
+			written = all[:58]
+		}
+		want(t, o, name, written)
+	}
+}

@@ -26,6 +26,9 @@ const (
 	// before is how many objects are looked at that begin before the first event. More than one may reach beyond it:
 	// retried events make objects that overlap.
 	before = 8
+	// maxWide is how many are remembered that reach beyond the beginning of others. They are looked at as well: a batch that
+	// begins amid one may have more than the others behind its beginning.
+	maxWide = 16
 
 	maxObjects = 1 << 12  // whose names are kept at a time
 	maxLine    = 64 << 20 // bytes of a line that is read back
@@ -44,8 +47,16 @@ func (s *sink) readBack(ctx context.Context, f *folder, events []*event.Event) (
 		if err != nil {
 			return nil, err
 		}
-		for _, key := range keys {
+		wide := slices.DeleteFunc(slices.Clone(f.wide), func(key string) bool { return slices.Contains(keys, key) })
+		for i, key := range slices.Concat(keys, wide) {
 			m, err := s.storage.head(ctx, key)
+			if err == nil && i < len(keys) {
+				next := rest
+				if i+1 < len(keys) {
+					next, _ = sequenceOf(keys[i+1][len(f.path):])
+				}
+				f.reaches(key, m.Last, next)
+			}
 			switch {
 			case errors.Is(err, errNotFound):
 				continue
@@ -72,6 +83,17 @@ func (s *sink) readBack(ctx context.Context, f *folder, events []*event.Event) (
 		from, _ = slices.BinarySearchFunc(events, rest, func(e *event.Event, rest uint64) int { return cmp.Compare(e.Sequence, rest) })
 	}
 	return events, nil
+}
+
+// reaches remembers an object that reaches beyond the beginning of the next one.
+func (f *folder) reaches(key string, last, next uint64) {
+	if last < next || slices.Contains(f.wide, key) {
+		return
+	}
+	if len(f.wide) == maxWide {
+		f.wide = slices.Delete(f.wide, 0, 1)
+	}
+	f.wide = append(f.wide, key)
 }
 
 // around returns the keys of the objects that may have events between two sequences, and whether none begins later. Those

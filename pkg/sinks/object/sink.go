@@ -52,6 +52,7 @@ type folder struct {
 
 	lastRead string // key of the object that was read back last
 	ids      map[string]struct{}
+	wide     []string // keys of objects that were seen to reach beyond the beginning of others
 }
 
 // attempt is an object to be created.
