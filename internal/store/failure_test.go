@@ -563,3 +563,38 @@ func TestListsOfAnOpening(t *testing.T) {
 		})
 	}
 }
+
+// TestStopBehindAStall: no table can be written, and Pebble has acknowledgements wait as its memtables are full. They end when
+// the process is to end, and the store closes.
+func TestStopBehindAStall(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), MaxBytes: smallTables})
+	q := ensure(t, s, "a")
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".sst") && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	s.StopAppends()
+	if err := s.Err(); err != nil {
+		t.Fatalf("no write waits: %v", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if err := q.PutNote(noise(64 << 10)); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "the store ends", func() bool {
+		s.StopAppends() // some writes still have room
+		return s.Err() != nil
+	})
+	if err := <-ended; !errors.Is(err, ErrFailed) || !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

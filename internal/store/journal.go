@@ -120,11 +120,19 @@ type erased struct {
 }
 
 // StopAppends ends what waits for the journal: the store fails. It is for an end of the process that cannot wait for
-// servers that do not answer. Without a journal it does nothing.
+// servers that do not answer. Without a journal, the store fails unless a write ends within closeFailedWait: on a full disk, Pebble
+// has all of them wait for room. The cause is [context.Canceled] in both cases.
 func (s *Store) StopAppends() {
 	if s.sequencer != nil {
 		s.sequencer.cancel()
+		return
 	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.within(ended, func() error { // its error is that of the store
+		b := s.db.NewBatch()
+		return errors.Join(b.LogData(nil, nil), s.applyNow(b, pebble.NoSync), b.Close())
+	})
 }
 
 // acknowledge writes a batch of acks, which is lost with the process within ackDelay at most.

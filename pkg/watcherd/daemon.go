@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -327,8 +328,10 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	keepers.Go(func() error { return d.store.Run(kctx) })
 	if d.member != nil {
 		keepers.Go(func() error { return d.member.Run(kctx) })
-		keepers.Go(func() error { d.boundTheEnd(gctx, kctx); return nil })
 	}
+	ended, end := context.WithCancel(context.WithoutCancel(ctx))
+	var bound sync.WaitGroup
+	bound.Go(func() { d.boundTheEnd(gctx, ended) })
 	if d.Foreground != nil {
 		group.Go(func() error {
 			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.CatchUp}); err != nil {
@@ -357,14 +360,17 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	})
 	err = group.Wait()
 	stopBackground()
-	return d.verdict(ctx, errors.Join(err, keepers.Wait()))
+	err = errors.Join(err, keepers.Wait())
+	end()
+	bound.Wait()
+	return d.verdict(ctx, err)
 }
 
 // afterDrain is how long the store has at the end for what deliveries have left.
 const afterDrain = 2 * time.Second
 
-// boundTheEnd stops waiting for a journal that does not answer when the daemon ends: what it has not
-// taken is read and delivered again.
+// boundTheEnd stops waiting for a journal that does not answer, and for a disk that has no room, when the daemon ends: what they
+// have not taken is read and delivered again.
 func (d *daemon) boundTheEnd(ending, ended context.Context) {
 	select {
 	case <-ending.Done():
@@ -373,11 +379,17 @@ func (d *daemon) boundTheEnd(ending, ended context.Context) {
 	}
 	timer := time.NewTimer(d.ShutdownTimeout + afterDrain)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		d.log.Warn("the daemon does not wait for the journal any longer; what that has not taken is read and delivered again")
-		d.store.StopAppends()
-	case <-ended.Done():
+	for {
+		select {
+		case <-timer.C:
+			if d.member != nil {
+				d.log.Warn("the daemon does not wait for the journal any longer; what that has not taken is read and delivered again")
+			}
+			d.store.StopAppends()
+			timer.Reset(afterDrain) // for writes that begin to wait later
+		case <-ended.Done():
+			return
+		}
 	}
 }
 
