@@ -304,13 +304,12 @@ func drainDamagedOf(t *testing.T, s *Store, n int) (delivered, lost int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := uint64(0)
-	for items := read(t, q, 0, 64); len(items) > 0; items = read(t, q, after, 64) {
-		var positions []uint64
+	var positions []uint64
+	for items := read(t, q, 0, 64); len(items) > 0; items = read(t, q, positions[len(positions)-1], 64) {
+		positions = nil
 		for _, item := range items {
 			positions = append(positions, item.Position)
 		}
-		after = positions[len(positions)-1]
 		delivered += len(positions)
 		if err := q.Ack(positions...); err != nil {
 			t.Fatal(err)

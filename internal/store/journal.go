@@ -127,9 +127,9 @@ func (s *Store) StopAppends() {
 		s.sequencer.cancel()
 		return
 	}
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = s.within(ended, func() error { // its error is that of the store
+	ending := make(chan struct{})
+	close(ending)
+	_ = s.within(ending, func() error { // its error is that of the store
 		b := s.db.NewBatch()
 		return errors.Join(b.LogData(nil, nil), s.applyNow(b, pebble.NoSync), b.Close())
 	})

@@ -134,7 +134,7 @@ func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 		err = setPosition(b, p)
 	}
 	if err == nil {
-		err = r.s.within(ctx, func() error { return r.s.applyNow(b, pebble.NoSync) })
+		err = r.s.within(ctx.Done(), func() error { return r.s.applyNow(b, pebble.NoSync) })
 	}
 	if err != nil {
 		return fmt.Errorf("apply entry %d of the journal: %w", p.First, err)
@@ -144,8 +144,8 @@ func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 	return b.Close()
 }
 
-// within returns what do returns. Pebble may hang in it for as long as a disk is full: when ctx is done, the store fails soon.
-func (s *Store) within(ctx context.Context, do func() error) error {
+// within returns what do returns. Pebble may hang in it for as long as a disk is full: once ending is closed, the store fails soon.
+func (s *Store) within(ending <-chan struct{}, do func() error) error {
 	if err := s.use(); err != nil {
 		return err
 	}
@@ -154,7 +154,6 @@ func (s *Store) within(ctx context.Context, do func() error) error {
 		defer s.life.leave()
 		done <- do()
 	})
-	ending := ctx.Done()
 	var late <-chan time.Time
 	for {
 		select {
@@ -165,7 +164,7 @@ func (s *Store) within(ctx context.Context, do func() error) error {
 		case <-ending:
 			ending, late = nil, time.After(closeFailedWait)
 		case <-late:
-			s.fail(fmt.Errorf("storage engine: a write does not end: %w", ctx.Err()))
+			s.fail(fmt.Errorf("storage engine: a write does not end: %w", context.Canceled))
 		}
 	}
 }
@@ -183,7 +182,7 @@ func (r *Replica) Lead(j Journal) (*Store, error) {
 
 // Erase is [Store.EraseObsolete]; see Apply for a full disk.
 func (r *Replica) Erase(ctx context.Context) error {
-	return r.s.within(ctx, func() error { return r.s.EraseObsolete(ctx) })
+	return r.s.within(ctx.Done(), func() error { return r.s.EraseObsolete(ctx) })
 }
 
 // Sync makes durable what was applied, and measures the directory.
