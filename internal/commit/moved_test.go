@@ -260,6 +260,28 @@ func TestWatchReturnsToAResourceThatOthersRead(t *testing.T) {
 	r.expectGaps()
 }
 
+// TestWatchByLabelsReturnsAfterOthers removes the only watch that selects namespaces by label while the resource is not watched, and has it
+// return when another one has read on: it is as a new one.
+func TestWatchByLabelsReturnsAfterOthers(t *testing.T) {
+	r := newRig(t, disk())
+	v := selecting("v", "")
+	w := committest.PodWatch(func(w *plan.Watch) { w.Name, w.Selection.Namespaces.Selector = "w", "tier=x" })
+	r.watches = []plan.Watch{w}
+	s := r.feedIn(pods, "")
+	r.save(s, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now, Form: s.Form})
+	r.noted(s, "w")
+	r.noted(r.part("", ""), "v")
+	if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{v}); err != nil {
+		t.Fatal(err)
+	}
+	s = r.part("", "")
+	r.change([]plan.Watch{v, w}, s, true, v) // w waits for namespaces
+	s.saved.ResourceVersion = "70"
+	r.save(s, s.saved)
+	r.begin(s, false, v, w)
+	r.expectGaps()
+}
+
 // TestWatchMovesToTwoNamespaces has a watch of two namespaces move to another part of the ledger, and become one of all namespaces before
 // the list of the second was taken in.
 func TestWatchMovesToTwoNamespaces(t *testing.T) {

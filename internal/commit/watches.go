@@ -219,19 +219,28 @@ func (c *Committer) oweSelections(b *store.Batch, jobs []*snapshot) error {
 }
 
 // oweLabels notes that rules by labels of namespaces cannot be judged by any more. None
-// of the present watches has such rules.
+// of the present watches has such rules; one that has been removed is a new one when it returns, if others read what it was given.
 func (c *Committer) oweLabels(b *store.Batch, watches []plan.Watch) error {
 	all, err := c.ledger.Selections()
 	if err != nil {
 		return err
 	}
+	named := func(name string) int {
+		return slices.IndexFunc(watches, func(w plan.Watch) bool { return w.Name == name })
+	}
 	for id, given := range all {
+		readOn := slices.ContainsFunc(slices.Collect(maps.Keys(given)), func(name string) bool { return named(name) >= 0 })
 		for name, s := range given {
 			if !slices.ContainsFunc(s.All(), func(r ledger.Selected) bool { return r.Rules.Namespaces.Selector != "" }) {
 				continue
 			}
+			i := named(name)
+			if i < 0 && readOn {
+				b.DeleteMeta(ledger.SelectionKey(name, id))
+				continue
+			}
 			s = s.Owing()
-			if i := slices.IndexFunc(watches, func(w plan.Watch) bool { return w.Name == name }); i >= 0 {
+			if i >= 0 {
 				s.Namespaces, s.Rules = watches[i].Namespaces, watches[i].Selection
 			}
 			s.Put(b, name, id)
