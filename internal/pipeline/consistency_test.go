@@ -280,14 +280,12 @@ func TestConsistencyCheckFindsOvertakenRollback(t *testing.T) {
 // come to, not that of the other: the rollback that this one shows has the other checked long before a check is due.
 func TestRollbackHasTheOthersChecked(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		api := apitest.New(t)
-		api.Serve(podPath, "v1", "Pod")
-		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api := podsAndWidgets(t)
 		api.Put(podPath, "ns", "pod", nil)
 		api.Put(widgetPath, "ns", "widget", nil)
 		fs := vfs.NewCrashableMem()
 		both := func(l *live) *plan.State {
-			st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+			st := l.both()
 			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
 			return st
 		}
@@ -319,22 +317,16 @@ func TestRollbackHasTheOthersChecked(t *testing.T) {
 // it is checked once it is watched, and those that are checked are not checked again meanwhile.
 func TestRollbackHasAnotherCheckedThatIsNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		api := apitest.New(t)
-		api.Serve(podPath, "v1", "Pod")
-		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api := podsAndWidgets(t)
 		api.Put(podPath, "ns", "pod", nil)
 		api.Put(widgetPath, "ns", "widget", nil)
 		var refused atomic.Bool
-		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path != podPath || !r.URL.Query().Has("watch") || !refused.Load() {
-				return false
-			}
-			apitest.Fail(w, http.StatusForbidden, "Forbidden")
-			return true
+		forbid(api, func(r *http.Request) bool {
+			return r.URL.Path == podPath && r.URL.Query().Has("watch") && refused.Load()
 		})
 		fs := vfs.NewCrashableMem()
 		both := func(l *live) *plan.State {
-			st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+			st := l.both()
 			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
 			return st
 		}

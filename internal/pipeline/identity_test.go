@@ -909,13 +909,7 @@ func TestDefinitionReplacedByAnAggregatedAPI(t *testing.T) {
 func TestForbiddenDefinitions(t *testing.T) {
 	api := apitest.New(t)
 	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
-	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		forbidden := strings.Contains(r.URL.Path, "customresourcedefinitions/gadgets")
-		if forbidden {
-			apitest.Fail(w, http.StatusForbidden, "Forbidden")
-		}
-		return forbidden
-	})
+	forbid(api, func(r *http.Request) bool { return strings.Contains(r.URL.Path, "customresourcedefinitions/gadgets") })
 	list := []dynamicfactory.Resource{widgets}
 	names := []string{"widgets.example.com"}
 	for i := range 9 { // they are looked at in any order

@@ -99,14 +99,12 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 // recorded stays, through a reload and another start, as long as the watch waits for its resource.
 func TestUnwatchedReturnsWithoutTheAPIServer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		api := apitest.New(t)
-		api.Serve(podPath, "v1", "Pod")
-		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api := podsAndWidgets(t)
 		api.Put(podPath, "ns", "pod", nil)
 		api.Put(podPath, "ns", "lost", nil)
 		fs := vfs.NewCrashableMem()
 		both := func(l *live) *plan.State {
-			return l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+			return l.both()
 		}
 		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
 		l.apply(both(l))

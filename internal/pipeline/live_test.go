@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -262,6 +263,31 @@ func podServer(t *testing.T, n int) (*apitest.Server, []string) {
 		api.Put(podPath, "ns", names[i], nil)
 	}
 	return api, names
+}
+
+// podsAndWidgets is a server of both, without any.
+func podsAndWidgets(t *testing.T) *apitest.Server {
+	t.Helper()
+	api := apitest.New(t)
+	api.Serve(podPath, "v1", "Pod")
+	api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+	return api
+}
+
+// both is a state of a watch of pods and one of widgets.
+func (l *live) both() *plan.State {
+	return l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+}
+
+// forbid refuses the requests for which forbidden is true.
+func forbid(api *apitest.Server, forbidden func(r *http.Request) bool) {
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		refused := forbidden(r)
+		if refused {
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+		}
+		return refused
+	})
 }
 
 func phase(p string) map[string]any { return map[string]any{"status": map[string]any{"phase": p}} }

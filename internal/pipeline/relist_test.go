@@ -218,9 +218,7 @@ func TestRollbackOfWhatIsNotWatched(t *testing.T) {
 	for name, different := range map[string]bool{"the objects differ": true, "they are the same": false} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api := apitest.New(t)
-				api.Serve(podPath, "v1", "Pod")
-				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api := podsAndWidgets(t)
 				api.Put(widgetPath, "ns", "w", nil)
 				api.Put(podPath, "ns", "kept", nil)
 				saved := api.Save()
@@ -231,7 +229,7 @@ func TestRollbackOfWhatIsNotWatched(t *testing.T) {
 					objects++
 				}
 				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
-				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				both := l.both()
 				l.apply(both)
 				eventually(t, "sync", func() bool { return len(l.log()) == objects })
 				l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
@@ -302,9 +300,7 @@ func TestRollbackOfWhatCannotBeWatched(t *testing.T) {
 	for name, passed := range map[string]bool{"it is allowed in a later life": true, "it is allowed again": false} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api := apitest.New(t)
-				api.Serve(podPath, "v1", "Pod")
-				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api := podsAndWidgets(t)
 				api.Put(podPath, "ns", "pod", nil)
 				api.Put(widgetPath, "ns", "w", nil)
 				saved := api.Save()
@@ -313,19 +309,13 @@ func TestRollbackOfWhatCannotBeWatched(t *testing.T) {
 				api.Put(widgetPath, "ns", "lost", nil)
 				fs := vfs.NewCrashableMem()
 				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				both := l.both()
 				l.apply(both)
 				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
 				l.checkpointed("widgets.example.com#", "v1")
 				var forbidden atomic.Bool
 				forbidden.Store(true)
-				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-					if !forbidden.Load() || r.URL.Path != widgetPath {
-						return false
-					}
-					apitest.Fail(w, http.StatusForbidden, "Forbidden")
-					return true
-				})
+				forbid(api, func(r *http.Request) bool { return forbidden.Load() && r.URL.Path == widgetPath })
 				api.Cut()
 				eventually(t, "the widgets are not watched", func() bool { return api.Watches(widgetPath) == 0 })
 				time.Sleep(10 * time.Minute)
@@ -375,9 +365,7 @@ func TestRollbackPassedWhileRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api := apitest.New(t)
-				api.Serve(podPath, "v1", "Pod")
-				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api := podsAndWidgets(t)
 				api.Put(podPath, "ns", "pod", nil)
 				api.Put(widgetPath, "ns", "w", nil)
 				saved := api.Save()
@@ -390,7 +378,7 @@ func TestRollbackPassedWhileRefused(t *testing.T) {
 					objects, want = 2, "[gap rollback gap rollback] sync updated//"
 				}
 				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
-				l.apply(l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com")))
+				l.apply(l.both())
 				eventually(t, "sync", func() bool { return len(l.log()) == objects })
 				l.checkpointed("widgets.example.com#", "v1")
 				var refused atomic.Bool
@@ -440,9 +428,7 @@ func TestRollbackThatAnotherWatchFinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api := apitest.New(t)
-				api.Serve(podPath, "v1", "Pod")
-				api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+				api := podsAndWidgets(t)
 				api.Put(podPath, "ns", "pod", nil)
 				api.Put(widgetPath, "ns", "w", nil)
 				saved := api.Save()
@@ -450,16 +436,12 @@ func TestRollbackThatAnotherWatchFinds(t *testing.T) {
 				api.Put(widgetPath, "ns", "w", phase("lost"))
 				api.Put(widgetPath, "ns", "lost", nil)
 				var refused atomic.Bool
-				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-					if !tc.refused || r.URL.Path == podPath || r.URL.Path == widgetPath && !refused.Load() {
-						return false
-					}
-					apitest.Fail(w, http.StatusForbidden, "Forbidden")
-					return true
+				forbid(api, func(r *http.Request) bool {
+					return tc.refused && r.URL.Path != podPath && (r.URL.Path != widgetPath || refused.Load())
 				})
 				fs := vfs.NewCrashableMem()
 				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-				both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+				both := l.both()
 				l.apply(both)
 				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
 				l.checkpointed("widgets.example.com#", "v1")
@@ -496,9 +478,7 @@ func TestRollbackThatAnotherWatchFinds(t *testing.T) {
 // before they are committed: the next life of the resource, which must not be read until then, does not resume behind them.
 func TestChangesBeforeARollbackComeLate(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		api := apitest.New(t)
-		api.Serve(podPath, "v1", "Pod")
-		api.ServeCustom(widgetPath, "example.com/v1", "Widget")
+		api := podsAndWidgets(t)
 		api.Put(podPath, "ns", "pod", nil)
 		api.Put(widgetPath, "ns", "w", nil)
 		saved := api.Save()
@@ -513,7 +493,7 @@ func TestChangesBeforeARollbackComeLate(t *testing.T) {
 		})
 		fs := vfs.NewCrashableMem()
 		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-		both := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"))
+		both := l.both()
 		l.apply(both)
 		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
 		l.checkpointed("widgets.example.com#", "v1")
