@@ -168,6 +168,7 @@ func beginning(value []byte) []byte {
 // is too short, without its blanks.
 func (o *ownValues) add(value []byte) bool {
 	blanks := len(value) - len(bytes.TrimLeftFunc(value, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`"'\`, r) }))
+	all := value
 	value = value[:min(len(value), blanks-blanks%3+maxValue)]
 	whole := value
 	if len(value) >= maxValue { // it may end within an escape
@@ -177,6 +178,10 @@ func (o *ownValues) add(value []byte) bool {
 		}
 	}
 	plain := squeezed(unquoted(whole))
+	if len(plain) < minCopy && len(value) < len(all) { // most of its beginning is blanks
+		plain = squeezed(unquoted(all))
+		plain = plain[:min(len(plain), maxValue)]
+	}
 	if len(plain) < minCopy {
 		return false
 	}
