@@ -224,7 +224,7 @@ admin: {listen: ""}
 	if s.lonely {
 		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.metadata.name == \"nobody\", sinks: [main]}\n", names[0])
 	}
-	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 10s}}\n- {name: calm, sim: {}}\n")
+	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 10s, poisonAttempts: 1000}}\n- {name: calm, sim: {}}\n")
 	if s.chosen {
 		b.WriteString("- {name: chosen, sim: {}}\n")
 	}
