@@ -67,7 +67,7 @@ func InDir(dir, path string) string {
 func (s Secret) Value() (string, error) {
 	if s.Env != "" {
 		v, ok := os.LookupEnv(s.Env)
-		if !ok || v == "" {
+		if !ok || strings.TrimSpace(v) == "" {
 			return "", fmt.Errorf("environment variable %s is not set or empty: set it and restart watcherd", s.Env)
 		}
 		return v, nil
@@ -77,7 +77,7 @@ func (s Secret) Value() (string, error) {
 		return "", fmt.Errorf("read secret: %w", err)
 	}
 	v := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
-	if v == "" {
+	if strings.TrimSpace(v) == "" {
 		return "", fmt.Errorf("secret file %s is empty", s.File)
 	}
 	return v, nil

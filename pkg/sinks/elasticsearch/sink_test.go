@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -306,6 +307,19 @@ func TestHostileAnswer(t *testing.T) {
 		if got := after.TotalAlloc - before.TotalAlloc; got > 10*length {
 			t.Errorf("%s: %d MiB were allocated for an answer of %d MiB: %v", name, got>>20, length>>20, err)
 		}
+	}
+}
+
+// TestBlankKey: a file of blanks, as one that is being written may be, has no key: nothing is sent, and the event is not to blame.
+func TestBlankKey(t *testing.T) {
+	c := elasticsearch.NewConfig()
+	c.URL, c.APIKey = "http://127.0.0.1:9", &sinks.Secret{File: filepath.Join(t.TempDir(), "key")}
+	if err := os.WriteFile(c.APIKey.File, []byte(" \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	if sinktest.WantClass(t, err, sinks.ClassPause); !strings.Contains(err.Error(), "is empty") {
+		t.Error(err)
 	}
 }
 
