@@ -272,6 +272,9 @@ func (o *OAuth) Fetch(ctx context.Context, dir string, base *http.Transport) (to
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Token == "" {
 		return "", 0, errors.New("fetch the token of oauth: the answer holds no access_token")
 	}
+	if !httpguts.ValidHeaderFieldValue(answer.Token) {
+		return "", 0, errors.New("fetch the token of oauth: the access_token holds a character that no header can carry")
+	}
 	const longest = 24 * time.Hour
 	return answer.Token, time.Duration(min(max(answer.Expires, 0), longest.Seconds()) * float64(time.Second)), nil
 }

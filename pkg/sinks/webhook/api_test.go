@@ -277,3 +277,27 @@ func TestTokenExpires(t *testing.T) {
 		return a.count() == 2
 	})
 }
+
+// TestTokenNoHeaderCarries: a token that cannot be sent is not kept, so that the next one is asked for.
+func TestTokenNoHeaderCarries(t *testing.T) {
+	tokens := []string{`canary\n`, `canary`}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/token" {
+			return
+		}
+		fmt.Fprintf(w, `{"access_token":"%s"}`, tokens[0])
+		tokens = tokens[1:]
+	}))
+	defer server.Close()
+	c := webhook.NewConfig()
+	secret := secretFile(t, "canary-secret")
+	c.URL.Text, c.OAuth = server.URL, &sinks.OAuth{TokenURL: server.URL + "/token", ClientID: "me", ClientSecret: &secret}
+	s := sinktest.Open(t, c)
+	err := s.Write(t.Context(), sinktest.Events(1, 1))
+	if sinktest.WantClass(t, err, sinks.ClassRetry); strings.Contains(err.Error(), "canary") {
+		t.Error(err)
+	}
+	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		t.Errorf("with another token: %v", err)
+	}
+}
