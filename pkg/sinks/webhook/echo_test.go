@@ -93,6 +93,15 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 			quoted, _ := json.Marshal(map[string]string{"header": secret})
 			return http.StatusBadRequest, string(quoted)
 		}},
+		"as JSON of PHP": {"canary/1+2==", false, func(secret string) (int, string) {
+			return http.StatusBadRequest, strings.ReplaceAll(secret, "/", `\/`)
+		}},
+		"as JSON of .NET": {"canary/1+2==", false, func(secret string) (int, string) {
+			return http.StatusBadRequest, strings.ReplaceAll(secret, "+", `\u002B`)
+		}},
+		"as JSON of Gson": {"canary/1+2==", false, func(secret string) (int, string) {
+			return http.StatusBadRequest, strings.ReplaceAll(secret, "=", `\u003d`)
+		}},
 		"without the scheme": {"GenieKey canary-token", false, func(secret string) (int, string) {
 			return http.StatusUnauthorized, "no: " + strings.Fields(secret)[1]
 		}},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,8 +72,25 @@ func NewMask(hidden []string) *Mask {
 
 func unquote(text string) string { return text[1 : len(text)-1] }
 
-// Hide replaces the secrets in a text.
-func (m *Mask) Hide(text string) string { return m.replacer.Replace(text) }
+// Hide replaces the secrets in a text, also where JSON has escapes in them that it does not need, as that of PHP, .NET
+// and Gson does: the text is then without these.
+func (m *Mask) Hide(text string) string {
+	text = m.replacer.Replace(text)
+	plain := needless.ReplaceAllStringFunc(text, func(escape string) string {
+		c, err := strconv.ParseUint(strings.TrimLeft(escape, `\u`), 16, 8)
+		if err != nil {
+			return "/"
+		}
+		return string(rune(c))
+	})
+	if hidden := m.replacer.Replace(plain); hidden != plain {
+		return hidden
+	}
+	return text
+}
+
+// needless matches escapes of printable ASCII.
+var needless = regexp.MustCompile(`\\(?:/|u00[2-7][0-9a-fA-F])`)
 
 // HideCut is Hide for a text that may have been cut: the beginning of a secret at its end is
 // replaced, too.
