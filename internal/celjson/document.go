@@ -16,6 +16,7 @@ type Document struct {
 	labelled bool
 	lookups  int               // of labels
 	byKey    map[string]string // the labels after many lookups
+	names    []string          // the keys of the labels, once they were asked for
 	inflated bool
 	err      error // of inflating
 	buffer   []byte
@@ -29,7 +30,7 @@ type Document struct {
 // Reset sets the document to another state, nil for none. It reuses the memory.
 func (d *Document) Reset(o *compact.Object) {
 	d.obj, d.labelled, d.inflated, d.err = o, false, false, nil
-	d.lookups, d.byKey = 0, nil
+	d.lookups, d.byKey, d.names = 0, nil, nil
 	d.object.mapSource = (*objectSource)(d)
 	d.metadata.mapSource = (*metadataSource)(d)
 	d.labels.mapSource = (*labelSource)(d)
@@ -40,7 +41,7 @@ const maxBuffer = 1 << 20
 
 // Release drops the references to the object.
 func (d *Document) Release() {
-	d.obj, d.packed, d.byKey = nil, compact.Labels{}, nil
+	d.obj, d.packed, d.byKey, d.names = nil, compact.Labels{}, nil, nil
 	d.body.reset(nil)
 	if cap(d.buffer) > maxBuffer {
 		d.buffer = nil
@@ -241,19 +242,17 @@ func (s *labelSource) find(key string) (ref.Val, bool) {
 }
 
 func (s *labelSource) keys() ([]string, error) {
-	var keys []string
-	for key := range (*Document)(s).labelsInPlace().All() {
-		keys = append(keys, key)
+	if s.names == nil {
+		for key := range (*Document)(s).labelsInPlace().All() {
+			s.names = append(s.names, key)
+		}
 	}
-	return keys, nil
+	return s.names, nil
 }
 
 func (s *labelSource) count() (int, error) {
-	n := 0
-	for range (*Document)(s).labelsInPlace().All() {
-		n++
-	}
-	return n, nil
+	keys, err := s.keys()
+	return len(keys), err
 }
 
 func (s *labelSource) whole() ref.Val {

@@ -21,6 +21,7 @@ type Object struct {
 	members []Member       // in the order sent
 	index   map[string]int // of members by key, if they are many
 	scanned bool
+	names   []string // the keys of the members, once they were asked for
 	decoded ref.Val
 }
 
@@ -150,11 +151,13 @@ func (o *Object) find(key string) (ref.Val, bool) {
 
 func (o *Object) keys() ([]string, error) {
 	o.scan()
-	keys := make([]string, len(o.members))
-	for i, m := range o.members {
-		keys[i] = string(m.key)
+	if o.names == nil {
+		o.names = make([]string, len(o.members))
+		for i, m := range o.members {
+			o.names[i] = string(m.key)
+		}
 	}
-	return keys, nil
+	return o.names, nil
 }
 
 func (o *Object) count() (int, error) {
@@ -183,7 +186,7 @@ func (o *Object) rawSize() int { return len(o.raw) }
 // If found is false, a value that is not an error has no meaning.
 type mapSource interface {
 	find(key string) (value ref.Val, found bool)
-	keys() ([]string, error)
+	keys() ([]string, error) // made once: a loop that begins in each iteration of another one is charged for what it reads
 	count() (int, error)
 	whole() ref.Val // the map, decoded
 	JSON() []byte   // the map as sent; nil if not available
