@@ -15,7 +15,7 @@ type Document struct {
 	packed   compact.Labels // the object's labels in place, if labelled
 	labelled bool
 	lookups  int               // of labels
-	byKey    map[string]string // the labels after many lookups
+	byKey    map[string]string // the labels after many lookups, or as a whole
 	names    []string          // the keys of the labels, once they were asked for
 	inflated bool
 	err      error // of inflating
@@ -256,7 +256,10 @@ func (s *labelSource) count() (int, error) {
 }
 
 func (s *labelSource) whole() ref.Val {
-	return types.NewStringStringMap(types.DefaultTypeAdapter, (*Document)(s).labelsInPlace().Map())
+	if s.byKey == nil {
+		s.byKey = (*Document)(s).labelsInPlace().Map()
+	}
+	return types.NewStringStringMap(types.DefaultTypeAdapter, s.byKey)
 }
 
 func (s *labelSource) JSON() []byte { return nil }

@@ -250,6 +250,7 @@ func TestKeysInALoop(t *testing.T) {
 		`object.items.all(i, object.data.exists(k, true))`, `object.items.all(i, object.data.exists(k, v, true))`,
 		`object.items.all(i, metadata.labels.exists(k, true))`, `object.items.all(i, object.metadata.exists(k, true))`,
 		`object.items.all(i, object.metadata.labels.exists(k, true))`, `object.items.all(i, object.exists(k, true))`,
+		`object.items.all(i, metadata.labels != {"l": "x"})`,
 	} {
 		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
 		if err != nil {
