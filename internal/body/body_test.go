@@ -9,6 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -340,5 +341,33 @@ func TestRenderOfWhatRoutesHold(t *testing.T) {
 	_, err := compile(t, `event.name + " for " + string((event.time - event.for.since).getMinutes()) + "m, " + string(event.coalesced)`).Render(e)
 	if err != nil || string(e.Body) != "web for 10m, 4" {
 		t.Errorf("%s, %v", e.Body, err)
+	}
+}
+
+// TestOldObjectInALoop: what a loop reads of the old object, or of the patch, is not looked for in all of it each time, which took
+// ten seconds and made dead letters of objects of 400 KB.
+func TestOldObjectInALoop(t *testing.T) {
+	var data strings.Builder
+	const keys = 2_000
+	for i := range keys {
+		fmt.Fprintf(&data, `,"k%d":"v"`, i)
+	}
+	raw := json.RawMessage(`{"data":{"d":"v"` + data.String() + `}}`)
+	e := &event.Event{Type: event.Updated, Object: raw, OldObject: raw, Patch: raw}
+	for _, text := range []string{
+		`object.data.filter(k, object.data[k] != oldObject.data[k])`,
+		`event.object.data.filter(k, event.object.data[k] != event.oldObject.data[k])`,
+		`object.data.filter(k, object.data[k] != patch.data[k])`,
+		`events[0].object.data.filter(k, events[0].patch.data[k] != events[0].oldObject.data[k])`,
+	} {
+		b, faults := Compile(text, "")
+		if faults != nil {
+			t.Fatalf("%s: %v", text, faults)
+		}
+		testkit.Allocates(t, keys*keys*4, func() {
+			if body, _, err := b.Join([]*event.Event{e}); err != nil || string(body) != "[]" {
+				t.Errorf("%s: %s, %v", text, body, err)
+			}
+		})
 	}
 }

@@ -39,9 +39,9 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	case "object":
 		return a.first.object(), true
 	case "oldObject":
-		return celjson.Value(a.first.OldObject), true
+		return a.first.oldObject(), true
 	case "patch":
-		return celjson.Value(a.first.Patch), true
+		return a.first.patch(), true
 	case "metadata":
 		return metadataType.New(a.first.metadata()), true
 	case "resource":
@@ -55,19 +55,22 @@ func (a *activation) Parent() cel.Activation { return nil }
 // message is an event as expressions read it.
 type message struct {
 	*event.Event
-	state ref.Val // cache of object
-	data  ref.Val
+	state, old, change, data ref.Val // caches of object, oldObject, patch and dataValue
 }
 
 // AppendJSON is the form of the event as a whole.
 func (m *message) AppendJSON(dst []byte) []byte { return event.AppendCloudEvent(dst, m.Event) }
 
-// object is cached, as a lazy value decodes each of its parts once.
-func (m *message) object() ref.Val {
-	if m.state == nil {
-		m.state = celjson.Value(m.Object)
+func (m *message) object() ref.Val    { return cached(&m.state, m.Object) }
+func (m *message) oldObject() ref.Val { return cached(&m.old, m.OldObject) }
+func (m *message) patch() ref.Val     { return cached(&m.change, m.Patch) }
+
+// cached is the value of JSON, made once: a lazy value decodes each of its parts once.
+func cached(v *ref.Val, raw []byte) ref.Val {
+	if *v == nil {
+		*v = celjson.Value(raw)
 	}
-	return m.state
+	return *v
 }
 
 func (m *message) metadata() *metadata {
@@ -168,8 +171,8 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 	"truncated":         eventFlag(func(m *message) bool { return m.Truncated }),
 
 	"object":    eventJSON(func(m *message) ref.Val { return m.object() }),
-	"oldObject": eventJSON(func(m *message) ref.Val { return celjson.Value(m.OldObject) }),
-	"patch":     eventJSON(func(m *message) ref.Val { return celjson.Value(m.Patch) }),
+	"oldObject": eventJSON(func(m *message) ref.Val { return m.oldObject() }),
+	"patch":     eventJSON(func(m *message) ref.Val { return m.patch() }),
 	"data":      eventJSON(func(m *message) ref.Val { return m.dataValue() }),
 
 	"time":      field(types.TimestampType, func(m *message) (ref.Val, bool) { return types.Timestamp{Time: m.Time}, true }),
