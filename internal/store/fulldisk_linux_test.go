@@ -169,6 +169,37 @@ func TestEraseOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestEraseWaitsForRoom: a replica whose disk has no room to compact erases when it has.
+func TestEraseWaitsForRoom(t *testing.T) {
+	dir, fill, free := smallDisk(t, "96m")
+	var logged testkit.Log
+	r, err := OpenReplica(filepath.Join(dir, "store"), Options{MaxBytes: 64 << 20, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(30000) {
+		b := r.s.db.NewBatch()
+		err := b.Set(layout.MetaKey(fmt.Sprint(n%15000)), noise(900), nil)
+		if err == nil {
+			err = r.Apply(t.Context(), Position{First: n + 1, Last: n + 1, Term: 1, Sum: n + 1}, b.Repr())
+		}
+		if err == nil && n%15000 == 14999 {
+			err = r.s.flush(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Erase(t.Context()) }()
+	eventually(t, "a compaction finds no room", func() bool { return len(ended) > 0 || strings.Contains(logged.String(), "the disk is full") })
+	free()
+	if err := errors.Join(<-ended, r.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestOthersFillTheDisk wants ingest to pause, acks to go on, and what they free to
 // come back, while every free block is taken at once by another program.
 func TestOthersFillTheDisk(t *testing.T) {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/salvage"
+	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // Replica is the directory of a store that follows a journal: it applies entries and knows
@@ -182,7 +184,15 @@ func (r *Replica) Lead(j Journal) (*Store, error) {
 
 // Erase is [Store.EraseObsolete]; see Apply for a full disk.
 func (r *Replica) Erase(ctx context.Context) error {
-	return r.s.within(ctx.Done(), func() error { return r.s.EraseObsolete(ctx) })
+	const pause = 2 * time.Second // an attempt may have written much
+	return r.s.within(ctx.Done(), func() error {
+		for {
+			err := r.s.EraseObsolete(ctx)
+			if !errors.Is(err, syscall.ENOSPC) || r.s.Err() != nil || wait.For(ctx, pause) != nil {
+				return err
+			}
+		}
+	})
 }
 
 // Sync makes durable what was applied, and measures the directory.
