@@ -20,6 +20,7 @@ type Reader struct {
 	part assembly
 
 	silence time.Duration // of the writer of that message
+	replica string        // as above
 
 	verified bool // the entry of at was found in the stream
 	messages jetstream.MessagesContext
@@ -42,6 +43,9 @@ func (r *Reader) Seen() uint64 { return r.seen }
 // Silence is how long the writer of the last message read may write nothing until another takes over, by its own configuration; 0
 // where that is not known.
 func (r *Reader) Silence() time.Duration { return r.silence }
+
+// Replica names the writer of the last message read; "" before the first.
+func (r *Reader) Replica() string { return r.replica }
 
 // silence is how long a subscription may bring nothing before it is made again: the server it lived on may be gone.
 const silence = 2 * time.Second
@@ -142,7 +146,7 @@ func (r *Reader) take(m jetstream.Msg) (*Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("entry at sequence %d of the stream %s: %w", seq, r.j.Stream, err)
 	}
-	r.silence = time.Duration(f.Silence) * time.Millisecond
+	r.silence, r.replica = time.Duration(f.Silence)*time.Millisecond, f.Replica
 	if !r.verified {
 		if f.Term != r.at.Term || uint64(f.Sum) != r.at.Sum {
 			return nil, fmt.Errorf("%w: at sequence %d of the stream %s is another entry than the store's last", ErrDiverged, seq, r.j.Stream)

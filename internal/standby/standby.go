@@ -508,7 +508,7 @@ func (f *follower) keepUp(ctx context.Context) error {
 func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	patience := max(f.cfg.TakeOverAfter, f.reader.Silence()) // until then the leader may deliver
 	switch {
-	case f.resigned, f.State().Leader == f.id && ledHere(f.cfg.Dir):
+	case f.resigned, f.reader.Replica() == f.id && ledHere(f.cfg.Dir):
 		patience = 0
 	case f.reader.At().Last == 0:
 		patience *= 2 // the first term is of a replica that has records, if there is one

@@ -456,6 +456,23 @@ func TestVolumeOfALivingLeader(t *testing.T) {
 	moved.end(t)
 }
 
+// TestLeaderInItsPlace: a leader that is killed, and started again on its machine, does not wait for itself.
+func TestLeaderInItsPlace(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	r := g.replicas[0]
+	if err := errors.Join(g.lead(r), g.work(r.store, rand.New(rand.NewPCG(20, 20)), 20)); err != nil {
+		t.Fatal(err)
+	}
+	r.store.StopAppends() // it does not resign
+	r.end(t)
+	g.takeOver = 2 * patience
+	if err := g.lead(r); err != nil {
+		t.Fatal(err)
+	}
+	r.end(t)
+}
+
 // TestAdoptBesideALeader: a store that is adopted while another replica leads takes nothing from it; it begins its journal once the other
 // has ended.
 func TestAdoptBesideALeader(t *testing.T) {
