@@ -598,3 +598,34 @@ func TestStopBehindAStall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStopOfALeaderBehindAStall: so does a store with a journal that answers.
+func TestStopOfALeaderBehindAStall(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	s := openTest(t, "store", Options{
+		firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), MaxBytes: smallTables, Journal: (&testJournal{}).writer(),
+	})
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".sst") && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			b := s.NewBatch()
+			b.PutMeta("note", noise(64<<10))
+			if err := s.Commit(b); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "a commit waits", func() bool { return s.Health().CommitStuck > time.Second })
+	s.StopAppends()
+	if err := <-ended; !errors.Is(err, ErrFailed) || !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -120,12 +120,11 @@ type erased struct {
 }
 
 // StopAppends ends what waits for the journal: the store fails. It is for an end of the process that cannot wait for
-// servers that do not answer. Without a journal, the store fails unless a write ends within closeFailedWait: on a full disk, Pebble
+// servers that do not answer. The store fails, too, unless a write ends within closeFailedWait: on a full disk, Pebble
 // has all of them wait for room. The cause is [context.Canceled] in both cases.
 func (s *Store) StopAppends() {
 	if s.sequencer != nil {
 		s.sequencer.cancel()
-		return
 	}
 	ending := make(chan struct{})
 	close(ending)
