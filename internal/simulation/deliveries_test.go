@@ -1032,12 +1032,12 @@ func (d *depot) heal() {
 }
 
 // again reports whether all of the object's later parcels that came before the i-th one
-// come once more behind it: a kill may lose a dead letter, and what was accepted after it, and the worker behind one
-// that left a write behind repeats that.
-func again(accepted []parcel, i int) bool {
-	p := accepted[i]
-	for _, earlier := range accepted[:i] {
-		if earlier.Object == p.Object && earlier.N > p.N && !slices.Contains(accepted[i+1:], earlier) {
+// come once more behind it, but for dead letters and those that a body leaves out by now: a kill may lose a dead letter, and what was accepted
+// after it, and the worker behind one that left a write behind repeats that.
+func (b *box) again(i int, letters map[string]bool) bool {
+	p := b.accepted[i]
+	for _, earlier := range b.accepted[:i] {
+		if earlier.Object == p.Object && earlier.N > p.N && !letters[earlier.id()] && !b.leftOut[earlier.id()] && !slices.Contains(b.accepted[i+1:], earlier) {
 			return false
 		}
 	}
@@ -1049,15 +1049,6 @@ func (d *depot) check(name string) {
 	b := d.boxes[name]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	last, got := map[int]int{}, map[string]bool{}
-	for i, p := range b.accepted {
-		repeated := got[p.id()]
-		if p.N < last[p.Object] && !b.replayed[p.id()] && !(repeated && d.damaged) && !((d.killed || (b.late || b.halved) && repeated) && again(b.accepted, i)) {
-			d.t.Errorf("sink %s: %s arrives after %d/%d", name, p.id(), p.Object, last[p.Object])
-		}
-		last[p.Object] = max(last[p.Object], p.N)
-		got[p.id()] = true
-	}
 	q, err := d.store.Queue(name)
 	if err != nil {
 		d.t.Fatal(err)
@@ -1071,6 +1062,15 @@ func (d *depot) check(name string) {
 		if p, err := unpack(l.Payload); err == nil {
 			set[p.id()] = true
 		}
+	}
+	last, got := map[int]int{}, map[string]bool{}
+	for i, p := range b.accepted {
+		repeated := got[p.id()]
+		if p.N < last[p.Object] && !b.replayed[p.id()] && !(repeated && d.damaged) && !((d.killed || (b.late || b.halved) && repeated) && (b.again(i, set) || b.purged)) {
+			d.t.Errorf("sink %s: %s arrives after %d/%d", name, p.id(), p.Object, last[p.Object])
+		}
+		last[p.Object] = max(last[p.Object], p.N)
+		got[p.id()] = true
 	}
 	if name == live && len(letters) > 0 && !d.damaged {
 		d.t.Errorf("sink live has %d dead letters", len(letters))
