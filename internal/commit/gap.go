@@ -2,6 +2,7 @@ package commit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -109,7 +111,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	}
 	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
 	known, err := g.c.ledger.Selections()
-	if err != nil {
+	if ledger.IgnoreUnreadable(err) != nil {
 		return err
 	}
 	for id, watches := range known {
@@ -122,8 +124,9 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 			given.Put(g.batch, name, id)
 		}
 	}
-	return g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
+	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
+		delete(running, feed)
 		if other == s || other != nil && other.watching() || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
 			return nil
 		}
@@ -139,7 +142,16 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 		cp.Epoch++
 		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))
 		return nil
-	})
+	}
+	if err := g.c.ledger.Checkpoints(mark); !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	for feed, other := range maps.Clone(running) { // those of checkpoints that cannot be read
+		if err := mark(feed, other.saved); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // upTo is where a watch had come to if versions behind one do not count.

@@ -234,6 +234,10 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		whole.Epoch = max(whole.Epoch, part.Epoch)
 		return nil
 	})
+	if errors.Is(err, store.ErrUnreadable) {
+		parted, whole.Forgot = true, true // one of them may be among what cannot be read
+		err = nil
+	}
 	switch {
 	case err != nil:
 		return ledger.StoreError(err, "scan checkpoints")

@@ -164,12 +164,13 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means 
 		return nil, err
 	}
 	ids, err := c.ledger.FeedIDs(ledger.CheckpointMeta(s.ID))
-	if err != nil {
+	if ledger.IgnoreUnreadable(err) != nil {
 		return nil, err
 	}
+	kept := err == nil
 	b := c.store.NewBatch()
 	defer b.Discard()
-	last, kept := ledger.Checkpoint{Synced: true}, true // of the history: the part that is known least
+	last := ledger.Checkpoint{Synced: true} // of the history: the part that is known least
 	since := map[string]time.Time{}
 	for id := range ids {
 		cp, _, err := c.ledger.Checkpoint(id)

@@ -93,7 +93,7 @@ func (m *Manager) parts() ([]string, error) {
 		parts = append(parts, strings.TrimPrefix(key, ledger.UnwatchedMeta))
 		return nil
 	})
-	if err != nil {
+	if ledger.IgnoreUnreadable(err) != nil {
 		return nil, ledger.StoreError(err, "scan notes of unwatched resources")
 	}
 	err = m.ledger.Checkpoints(func(feed string, _ ledger.Checkpoint) error {
@@ -102,7 +102,7 @@ func (m *Manager) parts() ([]string, error) {
 		return nil
 	})
 	slices.Sort(parts)
-	return slices.Compact(parts), err
+	return slices.Compact(parts), ledger.IgnoreUnreadable(err)
 }
 
 // markNamespaces is markUnwatched for the namespaces of a part that is watched in
@@ -113,7 +113,7 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 	if !watched[""] {
 		unwatched[all] = true
 		ids, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
-		if err != nil {
+		if ledger.IgnoreUnreadable(err) != nil {
 			return err
 		}
 		for id := range ids {
@@ -121,7 +121,7 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 		}
 	}
 	marked, err := m.ledger.FeedIDs(unwatchedInMeta + all)
-	if err != nil {
+	if ledger.IgnoreUnreadable(err) != nil {
 		return err
 	}
 	for id := range marked {
@@ -165,14 +165,18 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 		case err != nil:
 			return err
 		case late && running[p] == nil:
-			if err := m.dropPartition(p, false); err != nil {
+			err := m.dropPartition(p, false)
+			if errors.Is(err, store.ErrUnreadable) {
+				continue // it stays until that is repaired
+			}
+			if err != nil {
 				return err
 			}
 			m.metrics.forgottenTotal.Inc()
 			m.log.Info("recorded states expired, as no watch has read them for longer than events are kept", "feed", p, "unwatchedSince", since)
 		case running[p][""]:
 		default:
-			if err := m.expireNamespaces(p, running[p], kept); err != nil {
+			if err := m.expireNamespaces(p, running[p], kept); ledger.IgnoreUnreadable(err) != nil {
 				return err
 			}
 		}

@@ -1,0 +1,111 @@
+package pipeline
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// damageMeta makes the block with the metadata that begin with a prefix unreadable, and no other metadata. The store must be closed.
+func damageMeta(t *testing.T, dir, prefix string) {
+	t.Helper()
+	st, err := store.Open(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := make([]byte, 64<<10) // a block of its own
+	_, _ = rand.Read(fill)
+	last := len(prefix) - 1
+	b := st.NewBatch()
+	b.PutMeta(prefix[:last], fill)
+	err = st.ScanMeta(prefix, func(key string, value []byte) error { // in the table with those
+		b.PutMeta(key, bytes.Clone(value))
+		return nil
+	})
+	b.PutMeta(prefix[:last]+string(prefix[last]+1), fill)
+	if err := errors.Join(err, st.Commit(b), st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err = store.Open(dir, store.Options{}); err != nil { // its log becomes tables
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.Index(content, []byte("m"+prefix)); at >= 0 && bytes.Contains(content, fill[:100]) {
+			content[at+len(prefix)+20] ^= 0x55
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no table has metadata that begin with %q", prefix)
+}
+
+// TestUnreadableCheckpoints makes the block with the checkpoints unreadable: the watches start with lists behind gaps, and follow the
+// configuration.
+func TestUnreadableCheckpoints(t *testing.T) {
+	inNS := committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns"} })
+	for name, tc := range map[string]struct{ before, after, then plan.Watch }{
+		"of all namespaces": {committest.PodWatch(), committest.PodWatch(), inNS},
+		"of one, then all":  {inNS, committest.PodWatch(), inNS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recordedAll := func(l *live) bool {
+				s := l.m.informerList()
+				cp, _, err := l.m.ledger.Checkpoint(s[0].ID)
+				return cp.Synced && err == nil
+			}
+			api, names := podServer(t, 10)
+			dir := t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(tc.before))
+			eventually(t, "the end of the list", func() bool { return recordedAll(l) })
+			l.stop()
+			damageMeta(t, dir, ledger.CheckpointMeta(""))
+			api.Delete(podPath, "ns", names[0])
+			l = runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(tc.after))
+			eventually(t, "the gap", func() bool { return len(l.log()[""]) > 0 })
+			l.apply(l.state(tc.then))
+			api.Put(podPath, "ns", names[1], phase("1"))
+			eventually(t, "the update", func() bool { return strings.Contains(l.log().types(names[1]), "updated") })
+			h := l.log()
+			for i, n := range names {
+				want := "sync"
+				switch i {
+				case 0:
+					want = "sync deleted"
+				case 1:
+					want = "sync updated"
+				}
+				if h.types(n) != want {
+					t.Errorf("%s: %q, want %s", n, h[n], want)
+				}
+			}
+			if gaps := fmt.Sprint(h[""]); !strings.HasPrefix(gaps, "[gap unreadable") { // the feed after it may have one, too
+				t.Errorf("gaps of the resource: %s", gaps)
+			}
+		})
+	}
+}
