@@ -11,7 +11,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/salvage"
-	"github.com/watcherd/watcherd/internal/wait"
 )
 
 // Replica is the directory of a store that follows a journal: it applies entries and knows
@@ -188,7 +187,12 @@ func (r *Replica) Erase(ctx context.Context) error {
 	return r.s.within(ctx.Done(), func() error {
 		for {
 			err := r.s.EraseObsolete(ctx)
-			if !errors.Is(err, syscall.ENOSPC) || r.s.Err() != nil || wait.For(ctx, pause) != nil {
+			if !errors.Is(err, syscall.ENOSPC) || r.s.Err() != nil {
+				return err
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
 				return err
 			}
 		}
