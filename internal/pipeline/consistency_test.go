@@ -276,35 +276,43 @@ func TestConsistencyCheckFindsOvertakenRollback(t *testing.T) {
 	}
 }
 
+// restoredWhileAway restores the server of a pod and a widget while the daemon is away, and lets it pass the version that the pods had come to, not
+// that of the widgets. start starts the daemon again; no check is due.
+func restoredWhileAway(t *testing.T, api *apitest.Server) (start func() *live) {
+	t.Helper()
+	api.Put(podPath, "ns", "pod", nil)
+	api.Put(widgetPath, "ns", "widget", nil)
+	fs := vfs.NewCrashableMem()
+	start = func() *live {
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		st := l.both()
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+		l.apply(st)
+		return l
+	}
+	l := start()
+	eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+	saved := api.Save()
+	api.Put(podPath, "ns", "pod", phase("x"))
+	for n := range 10 {
+		api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
+	}
+	eventually(t, "the updates", func() bool {
+		return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10
+	})
+	l.stop()
+	api.Restore(saved)
+	api.Advance(5) // of ten
+	return start
+}
+
 // TestRollbackHasTheOthersChecked restores the server while the daemon is away, and lets it pass the version that one of two resources had
 // come to, not that of the other: the rollback that this one shows has the other checked long before a check is due.
 func TestRollbackHasTheOthersChecked(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		api := podsAndWidgets(t)
-		api.Put(podPath, "ns", "pod", nil)
-		api.Put(widgetPath, "ns", "widget", nil)
-		fs := vfs.NewCrashableMem()
-		both := func(l *live) *plan.State {
-			st := l.both()
-			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
-			return st
-		}
-		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-		l.apply(both(l))
-		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
-		saved := api.Save()
-		api.Put(podPath, "ns", "pod", phase("x"))
-		for n := range 10 {
-			api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
-		}
-		eventually(t, "the updates", func() bool {
-			return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10
-		})
-		l.stop()
-		api.Restore(saved)
-		api.Advance(5) // of ten
-		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-		l.apply(both(l))
+		start := restoredWhileAway(t, api)
+		l := start()
 		eventually(t, "the state of the restored server", func() bool { return l.log().types("pod") == "sync updated updated" })
 		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback gap rollback]" {
 			t.Errorf("gaps: %s", got)
@@ -318,35 +326,13 @@ func TestRollbackHasTheOthersChecked(t *testing.T) {
 func TestRollbackHasAnotherCheckedThatIsNotWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		api := podsAndWidgets(t)
-		api.Put(podPath, "ns", "pod", nil)
-		api.Put(widgetPath, "ns", "widget", nil)
 		var refused atomic.Bool
 		forbid(api, func(r *http.Request) bool {
 			return r.URL.Path == podPath && r.URL.Query().Has("watch") && refused.Load()
 		})
-		fs := vfs.NewCrashableMem()
-		both := func(l *live) *plan.State {
-			st := l.both()
-			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
-			return st
-		}
-		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-		l.apply(both(l))
-		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
-		saved := api.Save()
-		api.Put(podPath, "ns", "pod", phase("x"))
-		for n := range 10 {
-			api.Put(widgetPath, "ns", "widget", phase(fmt.Sprint(n)))
-		}
-		eventually(t, "the updates", func() bool {
-			return l.log().types("pod") == "sync updated" && strings.Count(l.log().types("widget"), "updated") == 10
-		})
-		l.stop()
-		api.Restore(saved)
-		api.Advance(5) // of ten
+		start := restoredWhileAway(t, api)
 		refused.Store(true)
-		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
-		l.apply(both(l))
+		l := start()
 		checks := func() float64 { return l.metric("watcherd_consistency_checks_total") }
 		eventually(t, "the check of the other", func() bool { return checks() > 0 })
 		time.Sleep(10 * time.Minute)
