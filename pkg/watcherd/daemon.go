@@ -379,10 +379,10 @@ func (d *daemon) boundTheEnd(ending, ended context.Context) {
 	}
 	timer := time.NewTimer(d.ShutdownTimeout + afterDrain)
 	defer timer.Stop()
-	for {
+	for first := true; ; first = false {
 		select {
 		case <-timer.C:
-			if d.member != nil {
+			if d.member != nil && first {
 				d.log.Warn("the daemon does not wait for the journal any longer; what that has not taken is read and delivered again")
 			}
 			d.store.StopAppends()
