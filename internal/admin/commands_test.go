@@ -27,7 +27,7 @@ func TestCommands(t *testing.T) {
 		{"/api/v1/replay", `{"sink":"archive","fromSequence":1}`, 200, `{"count":3,"done":true}`},
 		{"/api/v1/replay", `{"sink":"archive","fromTime":"2026-01-01T00:00:00Z"}`, 200, `"done":true`},
 		{"/api/v1/replay", `{"sink":"none","fromSequence":1}`, 404, "no such sink"},
-		{"/api/v1/replay", `{"sink":"archive"}`, 400, "from where"},
+		{"/api/v1/replay", `{"sink":"archive"}`, 400, "fromTime or fromSequence is required"},
 		{"/api/v1/replay", `{"sink":"archive","fromTime":"2026-01-02T00:00:00Z","toTime":"2026-01-01T00:00:00Z"}`, 400, "begins at 2026-01-02T00:00:00Z, after its end"},
 		{"/api/v1/replay", `{"sink":"archive","fromTime":"2026-01-02T00:00:00.123456789Z","toTime":"2026-01-01T00:00:00Z"}`, 400, "begins at 2026-01-02T00:00:00.123Z, after its end"},
 		{"/api/v1/replay", `{"fromSequence":1}`, 400, "sink is required"},

@@ -96,6 +96,7 @@ func runNode(text string) error {
 	o.ServerName, o.Host, o.Port, o.NoLog, o.NoSigs, o.JetStream, o.StoreDir = n.Name, "127.0.0.1", n.Port, true, true, true, n.Dir
 	o.JetStreamMaxStore = 1 << 40 // streams reserve what they may take, not what the disk of a test has
 	o.Username, o.Password, o.MaxPayload = n.User, n.Password, n.MaxPayload
+	o.AuthTimeout = patience.Seconds() // of clients on a machine that has much else to do
 	for i := range n.Users {
 		o.Users = append(o.Users, n.Users[i].option())
 	}

@@ -282,7 +282,7 @@ func TestPassword(t *testing.T) {
 		text  string
 	}{
 		{"postgres://watcherd:canary-wrong@" + p.Addr + "/watcherd", sinks.ClassPause, "28P01"},
-		{"postgres://watcherd:canary wrong@[" + p.Addr, sinks.ClassPause, "not understood"},
+		{"postgres://watcherd:canary wrong@[" + p.Addr, sinks.ClassPause, "not like postgres://"},
 		{"postgres://watcherd:canary:x@" + p.Addr + "/watcherd?sslrootcert=/nothing.pem&sslmode=verify-full", sinks.ClassPause, "/nothing.pem"},
 		{"postgres://watcherd:canary@127.0.0.1:1/watcherd", sinks.ClassRetry, "refused"},
 	} {
