@@ -430,6 +430,52 @@ func TestVersionsBeforeARollback(t *testing.T) {
 	}
 }
 
+// TestSetBack sets the cluster back: feeds that do not watch and have come further begin with the list of that, behind a gap from where
+// they had come to, or from where their open one begins. Others stay as they are.
+func TestSetBack(t *testing.T) {
+	t.Parallel()
+	const to = "60"
+	r := newRig(t, disk(), committest.PodWatch())
+	found, watching, away := r.feedIn(pods, "found"), r.feedIn(pods, "watching"), r.feedIn(pods, "away")
+	found.Subscribed(&informer{})
+	watching.Subscribed(&informer{})
+	away.Subscribed(&informer{away: true})
+	r.running = []*Feed{found, watching, away}
+	earlier, later := now.Add(-time.Hour), now.Add(-time.Minute)
+	before := map[string]ledger.Checkpoint{
+		watching.ID:   {ResourceVersion: "90", Synced: true, Time: later},
+		away.ID:       {ResourceVersion: "90", Recorded: "91", Synced: true, Time: later, SettledSince: earlier, Gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "70", FromTime: earlier}},
+		"pods#ended":  {ResourceVersion: "80", Synced: true, Time: later, Epoch: 3},
+		"pods#before": {ResourceVersion: to, Synced: true, Time: later},
+	}
+	r.saveAll(before)
+	r.commit(&gapFound{feed: found, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: later, ToTime: now}})
+	set := func(from string, since time.Time, epoch int) ledger.Checkpoint {
+		return ledger.Checkpoint{
+			Synced: true, Time: later, Epoch: epoch, Listing: &ledger.Listing{ResourceVersion: to, Rewound: true, Blind: true},
+			Gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: from, To: to, FromTime: since, ToTime: now},
+		}
+	}
+	want := map[string]ledger.Checkpoint{
+		watching.ID: before[watching.ID], "pods#before": before["pods#before"],
+		away.ID: set("70", earlier, 1), "pods#ended": set("80", later, 4),
+	}
+	got := map[string]ledger.Checkpoint{}
+	for id := range want {
+		cp, _, err := r.c.ledger.Checkpoint(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[id] = cp
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("checkpoints (-want +got):\n%s", diff)
+	}
+	if _, ok, err := r.Store.Meta(ledger.SetBackMeta); !ok || err != nil {
+		t.Errorf("that the feeds are to be checked is not noted: %v", err)
+	}
+}
+
 // TestListFromBeforeARollback takes in a list that began before another feed found a rollback, with the feed's watch lost and established
 // meanwhile: the checkpoint is marked until the whole list is taken in, and the watch established.
 func TestListFromBeforeARollback(t *testing.T) {
@@ -614,6 +660,15 @@ func TestBeginGap(t *testing.T) {
 			name: "behind one that is open", open: gap(dynamicfactory.CauseExpired, time.Hour), gap: gap(dynamicfactory.CauseExpired, time.Minute),
 			want: []told{{Type: event.Gap, Cause: "expired"}}, check: func(s *Feed) bool { return s.open == nil },
 		},
+		{
+			name: "of a check that began before the one that is open", open: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "5", FromTime: now},
+			gap: gap(CauseConsistencyCheck, time.Minute), check: func(s *Feed) bool { return s.open.From == "1" && s.open.FromTime.Before(now) },
+		},
+		{
+			name: "of a check behind one that is open", open: gap(dynamicfactory.CauseExpired, time.Hour),
+			gap:   &dynamicfactory.Gap{Cause: CauseConsistencyCheck, From: "5", To: "9", FromTime: now, ToTime: now, Position: 2},
+			check: func(s *Feed) bool { return s.open.From == "1" && s.open.FromTime.Equal(now.Add(-time.Hour)) },
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -630,8 +685,8 @@ func TestBeginGap(t *testing.T) {
 			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			if !tc.check(s) {
-				t.Errorf("open %+v, repair %d, epoch %d", s.open, s.repair, s.epoch)
+			if !tc.check(s) || s.blindTo != tc.gap.Position {
+				t.Errorf("open %+v, repair %d, epoch %d, blind to %d", s.open, s.repair, s.epoch, s.blindTo)
 			}
 		})
 	}
