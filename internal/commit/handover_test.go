@@ -188,6 +188,47 @@ func TestGatheredLists(t *testing.T) {
 	}
 }
 
+// TestGatheredEpochs widens a watch of which one namespace has followed a rollback, and another has not: their versions
+// cannot be compared.
+func TestGatheredEpochs(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.saveAll(map[string]ledger.Checkpoint{
+		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Epoch: 1},
+	})
+	s := r.feed(pods)
+	r.succeeds(s)
+	if s.resume.ListVersion() != "150" || s.open == nil || s.epoch != 1 {
+		t.Errorf("the source begins at %s with the gap %+v, epoch %d", s.resume.ListVersion(), s.open, s.epoch)
+	}
+}
+
+// TestGapBehindAnUnfinishedList ends amid the list of a feed whose checkpoint could not be read: the gap of the next life does not
+// begin at the version of that list.
+func TestGapBehindAnUnfinishedList(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.saveAll(map[string]ledger.Checkpoint{"pods#": {ResourceVersion: "90", Time: now, Forgot: true}})
+	s := r.feed(pods)
+	r.succeeds(s)
+	r.commit(&feedSynced{feed: s})
+	if g := r.Expect("gap   ")[0].Gap; g.Cause != dynamicfactory.CauseUnreadable || g.FromResourceVersion != "" || !g.From.IsZero() {
+		t.Errorf("the gap is %+v", g)
+	}
+}
+
+// TestFarewellIsOver begins a feed of a part of the ledger whose objects were all reported as deleted: that note goes.
+func TestFarewellIsOver(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	if err := ledger.PutMeta(r.Store, ledger.FarewellMeta+s.Partition, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	r.succeeds(s)
+	if _, ok, err := r.Store.Meta(ledger.FarewellMeta + s.Partition); ok || err != nil {
+		t.Errorf("the note is left: %t, %v", ok, err)
+	}
+}
+
 // TestGatheredListWithoutADifference widens a watch of which a namespace is an hour behind another, so that
 // the list of the whole leaves out that hour. It is reported although the list shows no difference.
 func TestGatheredListWithoutADifference(t *testing.T) {
