@@ -115,6 +115,27 @@ func TestStreamFilters(t *testing.T) {
 	}
 }
 
+// TestGapsOfAllPassFilters: a gap that names no namespace or object may hide changes of any.
+func TestGapsOfAllPassFilters(t *testing.T) {
+	f := newFixture(t).serve()
+	gap := func(namespace, name string) event.Event {
+		e := change(event.Gap, namespace, name)
+		e.Gap = &event.GapData{Cause: "expired", Resource: e.Resource}
+		return e
+	}
+	f.record(gap("", ""), gap("a", ""), gap("a", "red"), change(event.Added, "b", "red"))
+	for query, want := range map[string]int{
+		"namespace=a": 3, "namespace=b": 2, "namespace=a&name=red": 3, "namespace=a&name=blue": 2, "name=red": 4, "manager=helm": 3, "resource=*.apps": 0, "type=added&name=red": 1,
+	} {
+		got := 0
+		for s := f.stream("/api/v1/events?follow=false&since=0&" + query); s.next() != ""; got++ {
+		}
+		if got != want {
+			t.Errorf("%q: got %d events, want %d", query, got, want)
+		}
+	}
+}
+
 // lookups counts the names that are looked up: those that are not served are looked for in the log.
 type lookups struct {
 	Objects

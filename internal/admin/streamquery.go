@@ -198,10 +198,11 @@ func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
 }
 
-// wants is keep for streams of all routes.
+// wants is keep for streams of all routes. A gap is of all objects, namespaces and managers, unless it names one.
 func (q *streamQuery) wants(row *headline.Row) bool {
-	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name) && (q.manager == "" || row.By(q.manager)) &&
-		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, row.Namespace)) &&
+	gap := row.Type == event.Gap
+	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name || gap && row.Name == "") && (q.manager == "" || gap || row.By(q.manager)) &&
+		(len(q.namespaces) == 0 || gap && row.Namespace == "" || slices.Contains(q.namespaces, row.Namespace)) &&
 		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(row.Resource) }))
 }
 
