@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,10 +21,13 @@ import (
 )
 
 // recorder is a daemon whose watches have begun.
-type recorder struct{ gap *event.GapData } // of the period of the command
+type recorder struct {
+	gap    *event.GapData // of the period of the command
+	paused bool           // the store is
+}
 
 func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
-	answer := any(&status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{{Sources: []status.Source{{Synced: true}}}}}})
+	answer := any(&status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{{Sources: []status.Source{{Synced: true}}}}}, Store: status.Store{Paused: r.paused, Reason: "disk nearly full"}})
 	if strings.HasSuffix(req.URL.Path, "/changes") {
 		span := history.Span{Complete: true}
 		if r.gap != nil && req.FormValue("from") != req.FormValue("to") {
@@ -46,13 +50,23 @@ func TestGapInARecording(t *testing.T) {
 	for _, gap := range []*event.GapData{nil, {Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}} {
 		var out bytes.Buffer
 		o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: &out, stderr: &out}
-		err := o.record(t.Context(), t.Context(), (&recorder{gap}).local(), []string{"sh", "-c", "exit 3"}, os.Environ())
+		err := o.record(t.Context(), t.Context(), (&recorder{gap: gap}).local(), []string{"sh", "-c", "exit 3"}, os.Environ())
 		if (err != nil) != (gap != nil) || o.code != 3 {
 			t.Errorf("gap %v: code %d, error %v\n%s", gap, o.code, err, &out)
 		}
 		if _, err := os.Stat(filepath.Join(o.dir, recordedChanges)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestPausedRecording ends with the reason why the watches do not catch up.
+func TestPausedRecording(t *testing.T) {
+	o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: io.Discard, stderr: io.Discard}
+	d := (&recorder{paused: true}).local()
+	d.CatchUp = func(context.Context) error { return context.DeadlineExceeded }
+	if err := o.record(t.Context(), t.Context(), d, []string{"true"}, os.Environ()); err == nil || err.Error() != "the store is paused: disk nearly full" {
+		t.Error(err)
 	}
 }
 
