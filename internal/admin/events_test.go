@@ -86,6 +86,19 @@ func TestSinceATime(t *testing.T) {
 	}
 }
 
+// TestParseAgo takes no time of the future for one of the past.
+func TestParseAgo(t *testing.T) {
+	for text, want := range map[string]time.Duration{"15m": 15 * time.Minute, "-15m": 15 * time.Minute, "-1d12h": 36 * time.Hour, "0": 0, "+15m": -1, "-+15m": -1, "--15m": -1, "": -1, "-": -1} {
+		d, ok := ParseAgo(text)
+		if !ok {
+			d = -1
+		}
+		if d != want {
+			t.Errorf("%q: got %s, want %s", text, d, want)
+		}
+	}
+}
+
 func TestStreamFilters(t *testing.T) {
 	f := newFixture(t).serve()
 	gap := change(event.Gap, "a", "")

@@ -183,10 +183,11 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// ParseAgo reads how long ago a point in time is; ok is false for one that is given otherwise.
+// ParseAgo reads how long ago a point in time is; ok is false for one that is given otherwise. A plus sign would be for the future.
 func ParseAgo(text string) (d time.Duration, ok bool) {
-	d, err := days.ParseDuration(strings.TrimPrefix(text, "-"))
-	return d.Abs(), err == nil
+	text = strings.TrimPrefix(text, "-")
+	d, err := days.ParseDuration(text)
+	return d, err == nil && !strings.ContainsAny(text[:1], "+-")
 }
 
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
