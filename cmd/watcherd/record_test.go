@@ -97,3 +97,14 @@ func TestInterruptedBeforeTheCommand(t *testing.T) {
 		t.Error("the command has run")
 	}
 }
+
+// TestWatchKeepsNothing: what watch has printed does not fill the folder of temporary files.
+func TestWatchKeepsNothing(t *testing.T) {
+	st, err := (&watchOptions{output: "pretty"}).configure(filepath.Join(t.TempDir(), recordedConfig), []string{"pods"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if age := st.Store.RetentionMaxAge; age > 1 {
+		t.Errorf("events that were printed are kept for %s", age)
+	}
+}
