@@ -271,7 +271,11 @@ func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE) // nothing reads any more
+	ends := []os.Signal{syscall.SIGPIPE} // nothing reads any more
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
+		ends = append(ends, syscall.SIGHUP) // the terminal is closed: the folder must not stay
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), ends...)
 	defer stop()
 	return watcherd.Run(ctx, watcherd.Options{
 		ConfigFile: file, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log,
