@@ -259,6 +259,9 @@ func beginning(s *history.Span) string {
 	return s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339)
 }
 
+// missing reports whether changes of a period are not recorded, as far as it shows where.
+func missing(s *history.Span) bool { return len(s.Gaps)+len(s.Unread) > 0 || !s.Since.IsZero() }
+
 // gapWords is what is not known because of a gap.
 func gapWords(cause string) string {
 	if cause == record.CauseQuiet {
@@ -530,6 +533,9 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 	switch {
 	case c.Truncated:
 		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")
+		if missing(&c.Span) {
+			printVerdict(notes, &c.Span)
+		}
 	case c.Complete:
 		fmt.Fprintln(notes, "watcherd: complete: every change of the period is recorded")
 	default:

@@ -24,6 +24,7 @@ import (
 type recorder struct {
 	gap    *event.GapData // of the period of the command
 	paused bool           // the store is
+	many   bool           // more objects changed than are listed
 }
 
 func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -33,7 +34,8 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		if r.gap != nil && req.FormValue("from") != req.FormValue("to") {
 			span = history.Span{Gaps: []event.GapData{*r.gap}}
 		}
-		answer = &history.Changes{Span: span}
+		span.Complete = span.Complete && !r.many
+		answer = &history.Changes{Span: span, Truncated: r.many}
 	}
 	w := httptest.NewRecorder()
 	err := json.NewEncoder(w).Encode(answer)
@@ -47,12 +49,13 @@ func (r *recorder) local() watcherd.Local {
 
 // TestGapInARecording ends with an error, after the summary, whatever the command's exit code is.
 func TestGapInARecording(t *testing.T) {
-	for _, gap := range []*event.GapData{nil, {Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}} {
+	gap := &event.GapData{Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}
+	for _, r := range []recorder{{}, {gap: gap}, {many: true}, {gap: gap, many: true}} {
 		var out bytes.Buffer
 		o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: &out, stderr: &out}
-		err := o.record(t.Context(), t.Context(), (&recorder{gap: gap}).local(), []string{"sh", "-c", "exit 3"}, os.Environ())
-		if (err != nil) != (gap != nil) || o.code != 3 {
-			t.Errorf("gap %v: code %d, error %v\n%s", gap, o.code, err, &out)
+		err := o.record(t.Context(), t.Context(), r.local(), []string{"sh", "-c", "exit 3"}, os.Environ())
+		if lacks := r.gap != nil; (err != nil) != lacks || strings.Contains(out.String(), "changes may be missing from ") != lacks || o.code != 3 {
+			t.Errorf("%+v: code %d, error %v\n%s", r, o.code, err, &out)
 		}
 		if _, err := os.Stat(filepath.Join(o.dir, recordedChanges)); err != nil {
 			t.Error(err)
