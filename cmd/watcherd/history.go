@@ -473,6 +473,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if o.output != "table" {
+		printCompleteness(cmd.ErrOrStderr(), &c)
 		return printStructured(cmd.OutOrStdout(), o.output, c)
 	}
 	return printChanges(cmd.OutOrStdout(), cmd.ErrOrStderr(), &c)
@@ -530,6 +531,12 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 		maybe = fmt.Sprintf(", %d may have (unknown)", unknown)
 	}
 	fmt.Fprintf(notes, "watcherd: %s changed%s, %d ended as they began\n", plural(changed, "object"), maybe, c.Churned)
+	printCompleteness(notes, c)
+	return nil
+}
+
+// printCompleteness prints the verdict on net changes.
+func printCompleteness(notes io.Writer, c *history.Changes) {
 	switch {
 	case c.Truncated:
 		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")
@@ -544,5 +551,4 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 			fmt.Fprintf(notes, "watcherd: --from %s shows what changed since then\n", beginning(&c.Span))
 		}
 	}
-	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -59,6 +61,22 @@ func TestGapInARecording(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(o.dir, recordedChanges)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestVerdictOfChanges: standard error has it in every format.
+func TestVerdictOfChanges(t *testing.T) {
+	for _, output := range []string{"table", "json", "yaml"} {
+		var out, notes bytes.Buffer
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetOut(&out)
+		cmd.SetErr(&notes)
+		gap := &event.GapData{Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}
+		o := historyOptions{admin: adminFlags{local: &recorder{gap: gap}}, group: "none", from: "2026-01-01T00:00:00Z", output: output}
+		if err := o.changes(cmd, nil); err != nil || !strings.Contains(notes.String(), "changes may be missing from ") {
+			t.Errorf("-o %s: %v\n%s", output, err, &notes)
 		}
 	}
 }
