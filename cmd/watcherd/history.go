@@ -259,6 +259,9 @@ func beginning(s *history.Span) string {
 	return s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339)
 }
 
+// missing reports whether changes of a period are not recorded, as far as it shows where.
+func missing(s *history.Span) bool { return len(s.Gaps)+len(s.Unread) > 0 || !s.Since.IsZero() }
+
 // gapWords is what is not known because of a gap.
 func gapWords(cause string) string {
 	if cause == record.CauseQuiet {
@@ -470,6 +473,7 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if o.output != "table" {
+		printCompleteness(cmd.ErrOrStderr(), &c)
 		return printStructured(cmd.OutOrStdout(), o.output, c)
 	}
 	return printChanges(cmd.OutOrStdout(), cmd.ErrOrStderr(), &c)
@@ -527,9 +531,18 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 		maybe = fmt.Sprintf(", %d may have (unknown)", unknown)
 	}
 	fmt.Fprintf(notes, "watcherd: %s changed%s, %d ended as they began\n", plural(changed, "object"), maybe, c.Churned)
+	printCompleteness(notes, c)
+	return nil
+}
+
+// printCompleteness prints the verdict on net changes.
+func printCompleteness(notes io.Writer, c *history.Changes) {
 	switch {
 	case c.Truncated:
 		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")
+		if missing(&c.Span) {
+			printVerdict(notes, &c.Span)
+		}
 	case c.Complete:
 		fmt.Fprintln(notes, "watcherd: complete: every change of the period is recorded")
 	default:
@@ -538,5 +551,4 @@ func printChanges(w, notes io.Writer, c *history.Changes) error {
 			fmt.Fprintf(notes, "watcherd: --from %s shows what changed since then\n", beginning(&c.Span))
 		}
 	}
-	return nil
 }

@@ -236,10 +236,17 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 	}
 	last, cancel := context.WithTimeout(ctx, o.ready)
 	defer cancel()
-	if err := d.CatchUp(last); err != nil {
-		return fmt.Errorf("the watches have not caught up with the API server: %w", err)
+	caught := d.CatchUp(last)
+	var st status.Status
+	switch err := c.Get(ctx, "/api/v1/status", nil, &st); {
+	case err != nil:
+		return err
+	case st.Store.Paused:
+		return errors.New(pausedWords(&st))
+	case caught != nil:
+		return fmt.Errorf("the watches have not caught up with the API server: %w", caught)
 	}
-	return o.summarize(ctx, c, from, args)
+	return o.summarize(ctx, c, st.Cluster, from, args)
 }
 
 // await waits until everything that exists is recorded: all watches have begun, or may not read
@@ -278,7 +285,10 @@ func (o *recordOptions) await(ctx context.Context, c *client.Client) (from time.
 				return from, begun, behind, nil
 			}
 			reason := st.DiscoveryError
-			if len(behind) > 0 {
+			switch {
+			case st.Store.Paused:
+				reason = pausedWords(&st)
+			case len(behind) > 0:
 				reason = behind[0]
 			}
 			return from, 0, nil, fmt.Errorf("no watch has begun within %s: %s", o.ready, reason)
@@ -342,14 +352,9 @@ type recording struct {
 	history.Changes
 }
 
-func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from time.Time, args []string) error {
-	var st status.Status
-	if err := c.Get(ctx, "/api/v1/status", nil, &st); err != nil {
-		return err
-	}
-	if st.Store.Paused {
-		return fmt.Errorf("the store is paused: %s", st.Store.Reason)
-	}
+func pausedWords(st *status.Status) string { return "the store is paused: " + st.Store.Reason }
+
+func (o *recordOptions) summarize(ctx context.Context, c *client.Client, cluster string, from time.Time, args []string) error {
 	r := recording{Command: args, ExitCode: o.code}
 	if err := c.Get(ctx, "/api/v1/changes", between(from, time.Now()), &r.Changes); err != nil {
 		return err
@@ -359,12 +364,12 @@ func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from ti
 		err = os.WriteFile(filepath.Join(o.dir, recordedChanges), text, 0o600)
 	}
 	if err == nil {
-		err = o.writePage(ctx, c, st.Cluster, &r)
+		err = o.writePage(ctx, c, cluster, &r)
 	}
 	if err != nil {
 		return err
 	}
-	if err := printChanges(o.stderr, o.stderr, &r.Changes); err != nil || r.Complete || r.Truncated {
+	if err := printChanges(o.stderr, o.stderr, &r.Changes); err != nil || r.Complete || r.Truncated && !missing(&r.Span) {
 		return err
 	}
 	return errors.New("changes of the period may be missing")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -20,16 +23,21 @@ import (
 )
 
 // recorder is a daemon whose watches have begun.
-type recorder struct{ gap *event.GapData } // of the period of the command
+type recorder struct {
+	gap    *event.GapData // of the period of the command
+	paused bool           // the store is
+	many   bool           // more objects changed than are listed
+}
 
 func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
-	answer := any(&status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{{Sources: []status.Source{{Synced: true}}}}}})
+	answer := any(&status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{{Sources: []status.Source{{Synced: true}}}}}, Store: status.Store{Paused: r.paused, Reason: "disk nearly full"}})
 	if strings.HasSuffix(req.URL.Path, "/changes") {
 		span := history.Span{Complete: true}
 		if r.gap != nil && req.FormValue("from") != req.FormValue("to") {
 			span = history.Span{Gaps: []event.GapData{*r.gap}}
 		}
-		answer = &history.Changes{Span: span}
+		span.Complete = span.Complete && !r.many
+		answer = &history.Changes{Span: span, Truncated: r.many}
 	}
 	w := httptest.NewRecorder()
 	err := json.NewEncoder(w).Encode(answer)
@@ -43,16 +51,43 @@ func (r *recorder) local() watcherd.Local {
 
 // TestGapInARecording ends with an error, after the summary, whatever the command's exit code is.
 func TestGapInARecording(t *testing.T) {
-	for _, gap := range []*event.GapData{nil, {Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}} {
+	gap := &event.GapData{Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}
+	for _, r := range []recorder{{}, {gap: gap}, {many: true}, {gap: gap, many: true}} {
 		var out bytes.Buffer
 		o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: &out, stderr: &out}
-		err := o.record(t.Context(), t.Context(), (&recorder{gap}).local(), []string{"sh", "-c", "exit 3"}, os.Environ())
-		if (err != nil) != (gap != nil) || o.code != 3 {
-			t.Errorf("gap %v: code %d, error %v\n%s", gap, o.code, err, &out)
+		err := o.record(t.Context(), t.Context(), r.local(), []string{"sh", "-c", "exit 3"}, os.Environ())
+		if lacks := r.gap != nil; (err != nil) != lacks || strings.Contains(out.String(), "changes may be missing from ") != lacks || o.code != 3 {
+			t.Errorf("%+v: code %d, error %v\n%s", r, o.code, err, &out)
 		}
 		if _, err := os.Stat(filepath.Join(o.dir, recordedChanges)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestVerdictOfChanges: standard error has it in every format.
+func TestVerdictOfChanges(t *testing.T) {
+	for _, output := range []string{"table", "json", "yaml"} {
+		var out, notes bytes.Buffer
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetOut(&out)
+		cmd.SetErr(&notes)
+		gap := &event.GapData{Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}
+		o := historyOptions{admin: adminFlags{local: &recorder{gap: gap}}, group: "none", from: "2026-01-01T00:00:00Z", output: output}
+		if err := o.changes(cmd, nil); err != nil || !strings.Contains(notes.String(), "changes may be missing from ") {
+			t.Errorf("-o %s: %v\n%s", output, err, &notes)
+		}
+	}
+}
+
+// TestPausedRecording ends with the reason why the watches do not catch up.
+func TestPausedRecording(t *testing.T) {
+	o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: io.Discard, stderr: io.Discard}
+	d := (&recorder{paused: true}).local()
+	d.CatchUp = func(context.Context) error { return context.DeadlineExceeded }
+	if err := o.record(t.Context(), t.Context(), d, []string{"true"}, os.Environ()); err == nil || err.Error() != "the store is paused: disk nearly full" {
+		t.Error(err)
 	}
 }
 
@@ -81,5 +116,16 @@ func TestInterruptedBeforeTheCommand(t *testing.T) {
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the command has run")
+	}
+}
+
+// TestWatchKeepsNothing: what watch has printed does not fill the folder of temporary files.
+func TestWatchKeepsNothing(t *testing.T) {
+	st, err := (&watchOptions{output: "pretty"}).configure(filepath.Join(t.TempDir(), recordedConfig), []string{"pods"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if age := st.Store.RetentionMaxAge; age > 1 {
+		t.Errorf("events that were printed are kept for %s", age)
 	}
 }

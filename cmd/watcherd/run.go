@@ -262,6 +262,29 @@ func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file := filepath.Join(dir, recordedConfig)
+	state, err := o.configure(file, resources)
+	if err != nil {
+		return err
+	}
+	log, err := (&logFlags{format: "text", level: "warn"}).logger(cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	ends := []os.Signal{syscall.SIGPIPE} // nothing reads any more
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
+		ends = append(ends, syscall.SIGHUP) // the terminal is closed: the folder must not stay
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), ends...)
+	defer stop()
+	return watcherd.Run(ctx, watcherd.Options{
+		ConfigFile: file, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log,
+		Stdout: cmd.OutOrStdout(), ShutdownTimeout: time.Second, Version: version(),
+	})
+}
+
+// configure writes the configuration to a file, beside which the store will be, and loads it.
+func (o *watchOptions) configure(file string, resources []string) (*watcherd.State, error) {
 	watch := map[string]any{
 		"name": "live", "resources": resources, "snapshot": config.SnapshotNever, "history": false,
 		"onMissing": config.MissingFail, "labelSelector": o.labelSelector, "fieldSelector": o.fieldSelector,
@@ -276,22 +299,10 @@ func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if o.output == "pretty" {
 		payload = append(payload, config.PayloadOldObject)
 	}
-	file := filepath.Join(dir, recordedConfig)
-	state, err := temporaryConfig(file, map[string]any{"path": filepath.Join(dir, recordedStore), "minFree": "0"}, watch, map[string]any{
+	return temporaryConfig(file, map[string]any{
+		"path": filepath.Join(filepath.Dir(file), recordedStore), "minFree": "0", "retention": map[string]any{"maxAge": "0s"}, // what is printed is deleted
+	}, watch, map[string]any{
 		"routes": []any{map[string]any{"name": "all", "payload": payload, "sinks": []string{"out"}}},
 		"sinks":  []any{map[string]any{"name": "out", "stdout": map[string]any{"pretty": o.output == "pretty"}}},
-	})
-	if err != nil {
-		return err
-	}
-	log, err := (&logFlags{format: "text", level: "warn"}).logger(cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE) // nothing reads any more
-	defer stop()
-	return watcherd.Run(ctx, watcherd.Options{
-		ConfigFile: file, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log,
-		Stdout: cmd.OutOrStdout(), ShutdownTimeout: time.Second, Version: version(),
 	})
 }

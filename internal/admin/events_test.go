@@ -86,6 +86,19 @@ func TestSinceATime(t *testing.T) {
 	}
 }
 
+// TestParseAgo takes no time of the future for one of the past.
+func TestParseAgo(t *testing.T) {
+	for text, want := range map[string]time.Duration{"15m": 15 * time.Minute, "-15m": 15 * time.Minute, "-1d12h": 36 * time.Hour, "0": 0, "+15m": -1, "-+15m": -1, "--15m": -1, "": -1, "-": -1} {
+		d, ok := ParseAgo(text)
+		if !ok {
+			d = -1
+		}
+		if d != want {
+			t.Errorf("%q: got %s, want %s", text, d, want)
+		}
+	}
+}
+
 func TestStreamFilters(t *testing.T) {
 	f := newFixture(t).serve()
 	gap := change(event.Gap, "a", "")
@@ -111,6 +124,27 @@ func TestStreamFilters(t *testing.T) {
 		}
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("%q: got %q, want %q", query, got, want)
+		}
+	}
+}
+
+// TestGapsOfAllPassFilters: a gap that names no namespace or object may hide changes of any.
+func TestGapsOfAllPassFilters(t *testing.T) {
+	f := newFixture(t).serve()
+	gap := func(namespace, name string) event.Event {
+		e := change(event.Gap, namespace, name)
+		e.Gap = &event.GapData{Cause: "expired", Resource: e.Resource}
+		return e
+	}
+	f.record(gap("", ""), gap("a", ""), gap("a", "red"), change(event.Added, "b", "red"))
+	for query, want := range map[string]int{
+		"namespace=a": 3, "namespace=b": 2, "namespace=a&name=red": 3, "namespace=a&name=blue": 2, "name=red": 4, "manager=helm": 3, "resource=*.apps": 0, "type=added&name=red": 1,
+	} {
+		got := 0
+		for s := f.stream("/api/v1/events?follow=false&since=0&" + query); s.next() != ""; got++ {
+		}
+		if got != want {
+			t.Errorf("%q: got %d events, want %d", query, got, want)
 		}
 	}
 }

@@ -183,10 +183,11 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// ParseAgo reads how long ago a point in time is; ok is false for one that is given otherwise.
+// ParseAgo reads how long ago a point in time is; ok is false for one that is given otherwise. A plus sign would be for the future.
 func ParseAgo(text string) (d time.Duration, ok bool) {
-	d, err := days.ParseDuration(strings.TrimPrefix(text, "-"))
-	return d.Abs(), err == nil
+	text = strings.TrimPrefix(text, "-")
+	d, err := days.ParseDuration(text)
+	return d, err == nil && !strings.ContainsAny(text[:1], "+-")
 }
 
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
@@ -198,10 +199,11 @@ func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
 }
 
-// wants is keep for streams of all routes.
+// wants is keep for streams of all routes. A gap is of all objects, namespaces and managers, unless it names one.
 func (q *streamQuery) wants(row *headline.Row) bool {
-	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name) && (q.manager == "" || row.By(q.manager)) &&
-		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, row.Namespace)) &&
+	gap := row.Type == event.Gap
+	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name || gap && row.Name == "") && (q.manager == "" || gap || row.By(q.manager)) &&
+		(len(q.namespaces) == 0 || gap && row.Namespace == "" || slices.Contains(q.namespaces, row.Namespace)) &&
 		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(row.Resource) }))
 }
 
