@@ -837,6 +837,27 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
+// TestHeight: long lists scroll in their places, and the document around them does not.
+func TestHeight(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "busy", object{"n": "0"})
+	for i := range 60 {
+		configMap(t, http.MethodPatch, ns, "busy", object{"n": fmt.Sprint(i + 1)})
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("app-%02d", i), nil)
+	}
+	p := open(t, d, "")
+	for place, want := range map[string]string{"object/configmaps/" + ns + "/busy": "n 59 → 60", "between?from=-1h": "app-59", "object/configmaps/" + ns + "/busy?tab=blame": "tester"} {
+		for _, width := range []int64{1280, 360} {
+			p.do(chromedp.EmulateViewport(width, 800), chromedp.Navigate(d.base+"/ui/#/"+place))
+			p.sees("main", want)
+			if high := eval[int](p, `document.documentElement.scrollHeight`); high > 800 {
+				t.Errorf("%s, %d px wide: the document has %d px", place, width, high)
+			}
+		}
+	}
+}
+
 // TestVersionsOfOneTime: a list shows that an object was deleted and created again. Both versions have one time,
 // and each its own state.
 func TestVersionsOfOneTime(t *testing.T) {
