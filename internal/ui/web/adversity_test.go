@@ -834,6 +834,54 @@ func TestMetadataOnly(t *testing.T) {
 	}
 }
 
+// TestManyFields: an object with thousands of fields is compared and written once, not for each status, and a part of it is shown at a time.
+func TestManyFields(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	const many = 5000
+	data := object{}
+	for _, value := range []string{"old", "new"} {
+		method := map[string]string{"old": http.MethodPost, "new": http.MethodPatch}[value]
+		for i := range many {
+			data[fmt.Sprintf("key-%04d", i)] = value
+		}
+		configMap(t, method, ns, "big", data)
+	}
+	statuses := make(chan struct{}, 1)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		pass.ServeHTTP(w, r)
+		if strings.HasSuffix(r.URL.Path, "/status") {
+			select {
+			case statuses <- struct{}{}:
+			default:
+			}
+		}
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/big")
+	quiet := func(of string) {
+		t.Helper()
+		p.settled()
+		eval[chromedp.Void](p, `void (window.looks = 0, Object.keys = new Proxy(Object.keys, { apply: (f, on, args) => { if (Object.getOwnPropertyNames(args[0]).length >= `+strconv.Itoa(many)+`) window.looks++; return f.apply(on, args); } }))`)
+		for range 3 {
+			rest(t, "no status is asked for", statuses)
+			p.settled()
+		}
+		if n := eval[int](p, "window.looks"); n != 0 {
+			t.Errorf("%s: the fields are read %d times more", of, n)
+		}
+	}
+	p.sees(".fields", "key-0000")
+	quiet("changes")
+	shown := func() int { return eval[int](p, `document.querySelectorAll(".fields tbody tr").length`) }
+	p.press(".pane", "4,960 more fields")
+	until(t, "a thousand more are shown", func() bool { return shown() == 1040 })
+	p.press(".pane", "3,960 more fields")
+	until(t, "a thousand more are shown", func() bool { return shown() == 2040 })
+	p.press(".tabs", "YAML")
+	p.sees("pre", "key-0000: new")
+	quiet("YAML")
+}
+
 // TestClusterScope: an object in no namespace has versions, states and differences as others have.
 func TestClusterScope(t *testing.T) {
 	d := start(t, "watches: [{name: spaces, resources: [namespaces]}]\n")
