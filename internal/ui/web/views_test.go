@@ -110,6 +110,39 @@ func TestFeed(t *testing.T) {
 	p.accessible()
 }
 
+// TestWayBack: from an object, the way back leads to the rows from where it was opened, whatever came meanwhile.
+func TestWayBack(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	const many = 60
+	for i := range many {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("app-%02d", i), nil)
+	}
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	p.sees(".row:first-child", "app-59")
+	eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 20 * document.querySelector(".row").clientHeight)`)
+	p.sees(".rows", "app-20")
+	configMap(t, http.MethodPost, ns, "newer", nil)
+	p.sees(".bar", "1 newer")
+	p.press(".row:has(a[href*=app-35])", ns+"/app-35")
+	p.sees("h1", "app-35")
+	p.do(chromedp.NavigateBack())
+	p.sees(".row:first-child", "app-39")
+	p.press(".bar", "back to live")
+	p.sees(".row:first-child", "newer")
+
+	p.sees(".dot.live", "live")
+	p.keys("p")
+	configMap(t, http.MethodPost, ns, "newest", nil)
+	p.sees(".bar", "1 newer")
+	p.keys("jjj\r")
+	p.sees("h1", "app-58")
+	p.do(chromedp.NavigateBack())
+	p.sees(".row:first-child", "newer")
+	p.sees(".bar", "back to live")
+}
+
 // TestLens: all changes of status that the filter selects are counted, not only those that would be
 // listed, and hidden until they are asked for.
 func TestLens(t *testing.T) {
