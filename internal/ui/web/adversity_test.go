@@ -882,6 +882,50 @@ func TestManyFields(t *testing.T) {
 	quiet("YAML")
 }
 
+// TestManySources: of thousands of watched resources, five hundred at a time are listed, and those that wait before the others.
+func TestManySources(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/status") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		var status struct {
+			object  `json:"-"`
+			Watches []struct{ Sources []object }
+		}
+		if err := errors.Join(json.Unmarshal(answer.Body.Bytes(), &status), json.Unmarshal(answer.Body.Bytes(), &status.object)); err != nil {
+			t.Error(err)
+			return
+		}
+		var watches []object
+		for i := range 300 {
+			var sources []object
+			for j := range 17 {
+				source := maps.Clone(status.Watches[0].Sources[0])
+				source["resource"] = fmt.Sprintf("kind-%d.v1.group-%d.example.com", j, i)
+				if i == 299 && j == 16 {
+					source["state"] = "forbidden"
+				}
+				sources = append(sources, source)
+			}
+			watches = append(watches, object{"name": fmt.Sprintf("watch-%d", i), "sources": sources})
+		}
+		status.object["watches"] = watches
+		_ = json.NewEncoder(w).Encode(status.object) // the page may have gone
+	})
+	p := open(t, front, "#/watches")
+	p.sees("main", `(?s)^Watches.*watch-299\s+Resource.*kind-16\.v1\.group-299\.example\.com in \S+\s+forbidden`)
+	listed := func(n int) func() bool {
+		return func() bool { return eval[int](p, `document.querySelectorAll("tbody tr:not(.why)").length`) == n }
+	}
+	until(t, "five hundred are listed", listed(500))
+	p.press("main", "4,600 more resources")
+	until(t, "five hundred more are listed", listed(1000))
+}
+
 // TestClusterScope: an object in no namespace has versions, states and differences as others have.
 func TestClusterScope(t *testing.T) {
 	d := start(t, "watches: [{name: spaces, resources: [namespaces]}]\n")
