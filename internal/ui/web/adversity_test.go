@@ -788,6 +788,36 @@ func TestBackground(t *testing.T) {
 	p.sees(".counts", "^1 change since")
 }
 
+// TestSeenAgain: a tab that is seen again asks in place of what it asked for before, however often that is.
+func TestSeenAgain(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	var waiting atomic.Int64
+	asked := make(chan struct{}, 10)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/histogram") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		waiting.Add(1)
+		defer waiting.Add(-1)
+		asked <- struct{}{}
+		<-r.Context().Done() // of a daemon that takes long
+	})
+	p := open(t, &daemon{}, "about:blank")
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `AbortSignal.timeout = () => new AbortController().signal;`, // else each is given up in the end
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(front.base + "/ui/"))
+	rest(t, "there is no first request", asked)
+	for range 3 {
+		eval[chromedp.Void](p, `void document.dispatchEvent(new Event("visibilitychange"))`)
+		rest(t, "there is no other request", asked)
+	}
+	until(t, "one request is open", func() bool { return waiting.Load() == 1 })
+}
+
 // TestPartOfAPeriod: an answer that was cut says nothing of where the history begins.
 func TestPartOfAPeriod(t *testing.T) {
 	ns := namespace(t)
