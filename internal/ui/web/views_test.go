@@ -33,6 +33,7 @@ func TestFeed(t *testing.T) {
 	d := start(t, configMaps(ns))
 	p := open(t, d, "")
 	p.sees(".dot.live", "live")
+	p.sees(".strip-head", `^0 changes in 15m\s*\n`)
 	configMap(t, http.MethodPost, ns, "first", object{"text": markup})
 	p.sees(".rows", `(?s)ConfigMap.*`+ns+`/first.*tester.*added`)
 	configMap(t, http.MethodPatch, ns, "first", object{"text": "other"})
