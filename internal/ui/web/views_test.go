@@ -95,6 +95,8 @@ func TestFeed(t *testing.T) {
 	}
 
 	// A period of the past.
+	p.do(chromedp.Navigate(p.base + "/ui/#/feed?from=-0s"))
+	p.sees(".rows", "No recorded change in this period matches")
 	p.do(chromedp.Navigate(p.base + "/ui/#/feed?from=-1h&to=-1s&when=" + "object.metadata.name%20%3D%3D%20%22first%22"))
 	p.sees(".rows", "first")
 	p.sees(".bar", "back to live")

@@ -182,7 +182,7 @@ const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
 export function Feed({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
   // A list that was scrolled by the strip begins at a time of its period, and stands still as one of the past does.
-  const past = !!value("to"), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  const past = !!(value("from") || value("to")), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
   const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
   const [paused, pause] = useState(false), [top, setTop] = useState(true), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
@@ -253,7 +253,7 @@ export function Feed({ status }: { status?: Status }) {
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
