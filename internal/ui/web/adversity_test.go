@@ -788,6 +788,36 @@ func TestBackground(t *testing.T) {
 	p.sees(".counts", "^1 change since")
 }
 
+// TestSeenAgain: a tab that is seen again asks in place of what it asked for before, however often that is.
+func TestSeenAgain(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	var waiting atomic.Int64
+	asked := make(chan struct{}, 10)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/histogram") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		waiting.Add(1)
+		defer waiting.Add(-1)
+		asked <- struct{}{}
+		<-r.Context().Done() // of a daemon that takes long
+	})
+	p := open(t, &daemon{}, "about:blank")
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `AbortSignal.timeout = () => new AbortController().signal;`, // else each is given up in the end
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(front.base + "/ui/"))
+	rest(t, "there is no first request", asked)
+	for range 3 {
+		eval[chromedp.Void](p, `void document.dispatchEvent(new Event("visibilitychange"))`)
+		rest(t, "there is no other request", asked)
+	}
+	until(t, "one request is open", func() bool { return waiting.Load() == 1 })
+}
+
 // TestPartOfAPeriod: an answer that was cut says nothing of where the history begins.
 func TestPartOfAPeriod(t *testing.T) {
 	ns := namespace(t)
@@ -832,6 +862,98 @@ func TestMetadataOnly(t *testing.T) {
 	if text := p.text(".pane"); strings.Contains(text, "kubectl apply") {
 		t.Errorf("the pane has\n%s", text)
 	}
+}
+
+// TestManyFields: an object with thousands of fields is compared and written once, not for each status, and a part of it is shown at a time.
+func TestManyFields(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	const many = 5000
+	data := object{}
+	for _, value := range []string{"old", "new"} {
+		method := map[string]string{"old": http.MethodPost, "new": http.MethodPatch}[value]
+		for i := range many {
+			data[fmt.Sprintf("key-%04d", i)] = value
+		}
+		configMap(t, method, ns, "big", data)
+	}
+	statuses := make(chan struct{}, 1)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		pass.ServeHTTP(w, r)
+		if strings.HasSuffix(r.URL.Path, "/status") {
+			select {
+			case statuses <- struct{}{}:
+			default:
+			}
+		}
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/big")
+	quiet := func(of string) {
+		t.Helper()
+		p.settled()
+		eval[chromedp.Void](p, `void (window.looks = 0, Object.keys = new Proxy(Object.keys, { apply: (f, on, args) => { if (Object.getOwnPropertyNames(args[0]).length >= `+strconv.Itoa(many)+`) window.looks++; return f.apply(on, args); } }))`)
+		for range 3 {
+			rest(t, "no status is asked for", statuses)
+			p.settled()
+		}
+		if n := eval[int](p, "window.looks"); n != 0 {
+			t.Errorf("%s: the fields are read %d times more", of, n)
+		}
+	}
+	p.sees(".fields", "key-0000")
+	quiet("changes")
+	shown := func() int { return eval[int](p, `document.querySelectorAll(".fields tbody tr").length`) }
+	p.press(".pane", "4,960 more fields")
+	until(t, "a thousand more are shown", func() bool { return shown() == 1040 })
+	p.press(".pane", "3,960 more fields")
+	until(t, "a thousand more are shown", func() bool { return shown() == 2040 })
+	p.press(".tabs", "YAML")
+	p.sees("pre", "key-0000: new")
+	quiet("YAML")
+}
+
+// TestManySources: of thousands of watched resources, five hundred at a time are listed, and those that wait before the others.
+func TestManySources(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/status") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		var status struct {
+			object  `json:"-"`
+			Watches []struct{ Sources []object }
+		}
+		if err := errors.Join(json.Unmarshal(answer.Body.Bytes(), &status), json.Unmarshal(answer.Body.Bytes(), &status.object)); err != nil {
+			t.Error(err)
+			return
+		}
+		var watches []object
+		for i := range 300 {
+			var sources []object
+			for j := range 17 {
+				source := maps.Clone(status.Watches[0].Sources[0])
+				source["resource"] = fmt.Sprintf("kind-%d.v1.group-%d.example.com", j, i)
+				if i == 299 && j == 16 {
+					source["state"] = "forbidden"
+				}
+				sources = append(sources, source)
+			}
+			watches = append(watches, object{"name": fmt.Sprintf("watch-%d", i), "sources": sources})
+		}
+		status.object["watches"] = watches
+		_ = json.NewEncoder(w).Encode(status.object) // the page may have gone
+	})
+	p := open(t, front, "#/watches")
+	p.sees("main", `(?s)^Watches.*watch-299\s+Resource.*kind-16\.v1\.group-299\.example\.com in \S+\s+forbidden`)
+	listed := func(n int) func() bool {
+		return func() bool { return eval[int](p, `document.querySelectorAll("tbody tr:not(.why)").length`) == n }
+	}
+	until(t, "five hundred are listed", listed(500))
+	p.press("main", "4,600 more resources")
+	until(t, "five hundred more are listed", listed(1000))
 }
 
 // TestClusterScope: an object in no namespace has versions, states and differences as others have.

@@ -33,6 +33,7 @@ func TestFeed(t *testing.T) {
 	d := start(t, configMaps(ns))
 	p := open(t, d, "")
 	p.sees(".dot.live", "live")
+	p.sees(".strip-head", `^0 changes in 15m\s*\n`)
 	configMap(t, http.MethodPost, ns, "first", object{"text": markup})
 	p.sees(".rows", `(?s)ConfigMap.*`+ns+`/first.*tester.*added`)
 	configMap(t, http.MethodPatch, ns, "first", object{"text": "other"})
@@ -94,6 +95,8 @@ func TestFeed(t *testing.T) {
 	}
 
 	// A period of the past.
+	p.do(chromedp.Navigate(p.base + "/ui/#/feed?from=-0s"))
+	p.sees(".rows", "No recorded change in this period matches")
 	p.do(chromedp.Navigate(p.base + "/ui/#/feed?from=-1h&to=-1s&when=" + "object.metadata.name%20%3D%3D%20%22first%22"))
 	p.sees(".rows", "first")
 	p.sees(".bar", "back to live")
@@ -108,6 +111,39 @@ func TestFeed(t *testing.T) {
 	p.sees(".dot.live", "live")
 	p.sees(".rows", "kept-2")
 	p.accessible()
+}
+
+// TestWayBack: from an object, the way back leads to the rows from where it was opened, whatever came meanwhile.
+func TestWayBack(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	const many = 60
+	for i := range many {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("app-%02d", i), nil)
+	}
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	p.sees(".row:first-child", "app-59")
+	eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 20 * document.querySelector(".row").clientHeight)`)
+	p.sees(".rows", "app-20")
+	configMap(t, http.MethodPost, ns, "newer", nil)
+	p.sees(".bar", "1 newer")
+	p.press(".row:has(a[href*=app-35])", ns+"/app-35")
+	p.sees("h1", "app-35")
+	p.do(chromedp.NavigateBack())
+	p.sees(".row:first-child", "app-39")
+	p.press(".bar", "back to live")
+	p.sees(".row:first-child", "newer")
+
+	p.sees(".dot.live", "live")
+	p.keys("p")
+	configMap(t, http.MethodPost, ns, "newest", nil)
+	p.sees(".bar", "1 newer")
+	p.keys("jjj\r")
+	p.sees("h1", "app-58")
+	p.do(chromedp.NavigateBack())
+	p.sees(".row:first-child", "newer")
+	p.sees(".bar", "back to live")
 }
 
 // TestLens: all changes of status that the filter selects are counted, not only those that would be
@@ -834,6 +870,27 @@ func TestNarrow(t *testing.T) {
 	}
 	if eval[int](p, `document.querySelector(".row .by").clientWidth`) == 0 {
 		t.Error("the manager is hidden")
+	}
+}
+
+// TestHeight: long lists scroll in their places, and the document around them does not.
+func TestHeight(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "busy", object{"n": "0"})
+	for i := range 60 {
+		configMap(t, http.MethodPatch, ns, "busy", object{"n": fmt.Sprint(i + 1)})
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("app-%02d", i), nil)
+	}
+	p := open(t, d, "")
+	for place, want := range map[string]string{"object/configmaps/" + ns + "/busy": "n 59 → 60", "between?from=-1h": "app-59", "object/configmaps/" + ns + "/busy?tab=blame": "tester"} {
+		for _, width := range []int64{1280, 360} {
+			p.do(chromedp.EmulateViewport(width, 800), chromedp.Navigate(d.base+"/ui/#/"+place))
+			p.sees("main", want)
+			if high := eval[int](p, `document.documentElement.scrollHeight`); high > 800 {
+				t.Errorf("%s, %d px wide: the document has %d px", place, width, high)
+			}
+		}
 	}
 }
 

@@ -187,16 +187,18 @@ export function useAsked<T>(path: string, query: Query = {}, every = 0, read: (p
   const key = path && url(path, query);
   useEffect(() => {
     if (!path) return;
-    const stop = new AbortController();
-    let timer = 0, wait = every;
+    let timer = 0, wait = every, stop = new AbortController();
     const once = async () => {
       clearTimeout(timer);
+      stop.abort(); // what is asked already, when the tab is seen again
+      const { signal } = stop = new AbortController();
       wait = every;
       try {
-        const value = await read(path, query, stop.signal);
+        const value = await read(path, query, signal);
+        if (signal.aborted) return;
         set({ key, value });
       } catch (error) {
-        if (stop.signal.aborted) return;
+        if (signal.aborted) return;
         if (passing(error)) wait ||= retry;
         set((old) => ({ key, value: old.key === key ? old.value : undefined, error: error as Problem }));
       }

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
-import { change, place } from "./place";
+import { change, link, place } from "./place";
 import { arrows, clock, count, now, resourceName, some, today } from "./text";
 
 const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
@@ -182,12 +182,14 @@ const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
 export function Feed({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
   // A list that was scrolled by the strip begins at a time of its period, and stands still as one of the past does.
-  const past = !!value("to"), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  const past = !!(value("from") || value("to")), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
   const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
   const [paused, pause] = useState(false), [top, setTop] = useState(true), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
   const feed = useFeed(still ? { ...filter, from: value("from"), to: at || value("to") } : filter, still, paused || !top);
-  const view = useSignal<View>(null);
+  const view = useSignal<View>(null), first = useRef<Row | undefined>(undefined); // what is in view
+  /** Has the way back lead to the rows in view: those of a list that is held, as others came above them. */
+  const keep = () => { if ((paused || !top) && first.current) history.replaceState(null, "", link("feed", [], { ...Object.fromEntries(q), at: first.current.time })); };
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
   const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
   const rows = feed.rows, noise = histogram.current ? histogram.value?.noise ?? 0 : 0;
@@ -210,7 +212,10 @@ export function Feed({ status }: { status?: Status }) {
       if (k === "j") select(index() + 1);
       else if (k === "k") select(index() - 1);
       else if (k === "p") pause(!paused);
-      else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+      else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) {
+        keep();
+        location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+      }
       else return;
       e.preventDefault();
     };
@@ -228,7 +233,7 @@ export function Feed({ status }: { status?: Status }) {
   // Of thousands of rows, and not for each of ten frames a second.
   const names = useMemo(() => ({ namespaces: known(rows.map((r) => r.namespace)), managers: known(rows.map((r) => r.manager)) }), [feed.busy, Math.floor(Date.now() / 2000)]);
   const shown = feed.counts, bad = feed.error && filter.when ? feed.error : undefined;
-  return <div class="feed">
+  return <div class="feed" onClick={(e) => { if ((e.target as Element).closest(".row a") && !(e.ctrlKey || e.metaKey || e.shiftKey || e.altKey)) keep(); }}>
     <h1 class="sr">Feed</h1>
     <Kept of={[names, q, status, expression, filtering, !!bad]}>{() => <div class={"filter" + (filtering || Object.entries(filter).some(([k, v]) => v && k !== "noise") ? " open" : "")} role="search">
       {field("resource", "resource", (status?.caches ?? []).map((c) => c.resource), "filter")}
@@ -248,7 +253,7 @@ export function Feed({ status }: { status?: Status }) {
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
@@ -259,7 +264,7 @@ export function Feed({ status }: { status?: Status }) {
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
-      onView={(newest, oldest) => { view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
+      onView={(newest, oldest) => { first.current = newest; view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
         ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"

@@ -1,11 +1,13 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
+
+const more = 1000; // rows of a table at a time: those of an object of a megabyte take a browser half a minute
 
 const depth = 8; // pages of a search, each of which takes the daemon half a second at most
 
@@ -114,7 +116,8 @@ export function ObjectView({ status }: { status?: Status }) {
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (before?.time ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
-        {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
+        {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} version={version} before={before} next={other === at + 1} />}</Kept>
+          : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
           : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
       </section>
@@ -130,15 +133,15 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   const shown = diff.value?.rekeyed ? unhashed : (o: Json) => o;
   const current = diff.current && (!x.value || x.current) && (!y.value || y.current);
   const list = x.value?.object && y.value?.object ? fields(shown(x.value.object), shown(y.value.object)) : [];
-  const [open, set] = useState(false);
+  const [most, set] = useState(40);
   if (diff.error) return <Failed error={diff.error} />;
   if (!diff.value) return <Empty>Reading…</Empty>;
   return <div class={current ? "" : "stale"} aria-busy={!current}>
     <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
     {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
-    {both && <FieldList of={open ? list : list.slice(0, 40)} />}
-    {both && list.length > 40 && !open && <button onClick={() => set(true)}>{some(list.length - 40, "more field")}</button>}
+    {both && <FieldList of={list.slice(0, most)} />}
+    {both && list.length > most && <button onClick={() => set(most + more)}>{some(list.length - most, "more field")}</button>}
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}
     {diff.value.diff && <Unified text={diff.value.diff} />}
   </div>;
@@ -160,7 +163,7 @@ export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { o
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
 export function Unified({ text }: { text: string }) {
-  const lines = text.replace(/\n$/, "").split("\n").slice(2), shown = 2000, [all, set] = useState(false);
+  const lines = text.replace(/\n$/, "").split("\n").slice(2), [most, set] = useState(2 * more);
   const other = (i: number): string | undefined => {
     const first = lines[i]![0] === "-" ? i : i - 1, old = lines[first], young = lines[first + 1];
     return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
@@ -172,17 +175,17 @@ export function Unified({ text }: { text: string }) {
     while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;
     return <>{l.slice(1, x)}<mark>{l.slice(x, l.length - y)}</mark>{l.slice(l.length - y)}</>;
   };
-  return <div class="scroll" tabIndex={0} role="group" aria-label="Difference as YAML"><table class="diff"><tbody>{(all ? lines : lines.slice(0, shown)).map((l, i) => {
+  return <div class="scroll" tabIndex={0} role="group" aria-label="Difference as YAML"><table class="diff"><tbody>{lines.slice(0, most).map((l, i) => {
     const kind = ({ "+": "added", "-": "deleted", "@": "hunk" } as Record<string, string>)[l[0] ?? ""] ?? "";
     return <tr class={kind}><td class="sign">{kind === "hunk" ? "" : l[0]}</td><td>{kind === "hunk" ? l : kind ? body(l, other(i)) : brief(l.slice(1))}</td></tr>;
-  })}</tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>;
+  })}</tbody></table>{lines.length > most && <button onClick={() => set(most + more)}>{some(lines.length - most, "more line")}</button>}</div>;
 }
 
 const marks: Record<string, [string, string]> = { exact: ["", "exact"], gap: ["?", "later changes may have been missed"], "unknown-before": ["<", "older than the history"] };
 
 /** The last state, and in the margin of each line who set it last. */
 function Blamed({ base, last }: { base: string; last: boolean }) {
-  const blame = useAsked<Blame>(base + "/blame"), b = blame.value, shown = 2000, [all, set] = useState(false);
+  const blame = useAsked<Blame>(base + "/blame"), b = blame.value, [most, set] = useState(2 * more);
   if (blame.error) return <Failed error={blame.error} />;
   if (!b) return <Empty>Reading…</Empty>;
   if (!b.fields.length) return <Empty>No state of it is recorded.</Empty>;
@@ -193,12 +196,12 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
     {b.truncated && <p class="notice gap">The object has so many versions that the oldest were not compared.</p>}
     {b.unmanaged && <p class="notice gap">The managed fields were not read: {b.unmanaged}</p>}
     <div class="scroll" tabIndex={0} role="group" aria-label="State with who set each line"><table class="blame"><thead class="sr"><tr><th>manager</th><th>age</th><th>line</th></tr></thead><tbody>
-      {(all ? lines : lines.slice(0, shown)).map(({ text, f }) => {
+      {lines.slice(0, most).map(({ text, f }) => {
         const time = f && (f.time ?? f.before), [mark, words] = marks[f?.as ?? ""] ?? ["", ""], age = time && span(now() - Date.parse(time));
         return <tr class={f?.as}><td class="by" title={f && [f.manager, f.operation, f.subresource].filter(Boolean).join(", ")}>{f?.manager}</td>
           <td class="age">{f && <><span class="as" title={words} aria-hidden="true">{mark}</span><span class="sr">{words} </span></>}{time && <time dateTime={time} title={f.time ? time : `before ${time}`}>{f.sequence ? <a href={link("object", place.value.path, { v: f.sequence })}>{age}</a> : age}</time>}</td><td>{brief(text)}</td></tr>;
       })}
-    </tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>
+    </tbody></table>{lines.length > most && <button onClick={() => set(most + more)}>{some(lines.length - most, "more line")}</button>}</div>
   </>;
 }
 

@@ -132,7 +132,7 @@ export function Strip({ of, stale, view, onPeriod, onScroll }: { of?: Histogram;
   const words = (c: Partial<Record<Type, number>>) => Object.entries(c).map(([t, k]) => `${count(k ?? 0)} ${t}`).join(", ") || "nothing";
   return <div class={stale ? "strip counting" : "strip"} aria-busy={stale}>
     <div class="strip-head">{stale ? "Counting…" : <>
-      <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}<span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span></>}</span>
+      <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}{total > 0 && <span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span>}</>}</span>
       <Verdict of={of} /></>}
     </div>
     <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${stale ? "counting" : some(total, "change")}`}

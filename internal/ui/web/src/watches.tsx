@@ -1,5 +1,6 @@
 // Watches: what is seen, since when, and what is waited for.
-import type { Source, Status } from "./api";
+import { useState } from "preact/hooks";
+import type { Source, Status, Watch } from "./api";
 import { Empty, Verb } from "./parts";
 import { link } from "./place";
 import { ago, bytes, count, some } from "./text";
@@ -12,9 +13,23 @@ function Rule({ of }: { of: Source }) {
   return <pre class="scroll" tabIndex={0} aria-label="The rule to add">{`# ${of.namespace ? `Role in namespace ${of.namespace}` : "ClusterRole"}; watcherd rbac prints all of them\n- apiGroups: ["${group}"]\n  resources: [${resource}]\n  verbs: ${verbs}`}</pre>;
 }
 
+const fine = (s: Source) => s.state === "watching" && s.synced && !s.pausedSince;
+
+/** So many sources in their watches: first what is not fine. */
+function first(watches: Watch[], most: number): Watch[] {
+  const waits = (w: Watch) => !!w.missing?.length || !!w.warnings?.length, bad = (w: Watch) => waits(w) || !(w.sources ?? []).every(fine);
+  return watches.toSorted((a, b) => +bad(b) - +bad(a)).map((w) => {
+    const sources = (w.sources ?? []).toSorted((a, b) => +fine(a) - +fine(b)).slice(0, most);
+    most -= sources.length;
+    return { ...w, sources };
+  }).filter((w) => w.sources.length || waits(w));
+}
+
 export function Watches({ status }: { status?: Status }) {
+  const [most, set] = useState(500);
   if (!status) return <Empty>Reading…</Empty>;
-  const watches = status.watches ?? [], caches = status.caches ?? [];
+  const all = status.watches ?? [], caches = status.caches ?? [], more = all.reduce((n, w) => n + (w.sources ?? []).length, 0) - most;
+  const watches = more > 0 ? first(all, most) : all;
   return <div class="page">
     <h1>Watches</h1>
     {status.discoveryError && <p class="notice bad">{status.undiscovered ? "No watch can start" : "The served resources may have changed"}: {status.discoveryError}</p>}
@@ -27,7 +42,7 @@ export function Watches({ status }: { status?: Status }) {
         <thead><tr><th>Resource</th><th>State</th><th class="n">Objects</th><th class="n">Memory</th><th class="n">Events</th><th class="n">Last contact</th><th class="n">Relists</th><th class="n">Expired</th></tr></thead>
         <tbody>
           {(w.sources ?? []).map((s) => {
-            const ok = s.state === "watching" && s.synced && !s.pausedSince;
+            const ok = fine(s);
             return <>
               <tr key={s.resource + s.namespace}>
                 <th scope="row" data-label="Resource"><a href={link("feed", [], { resource: s.resource, namespace: s.namespace })}>{s.resource}</a> {s.namespace && <span class="quiet">in {s.namespace}</span>}</th>
@@ -46,5 +61,6 @@ export function Watches({ status }: { status?: Status }) {
       {(w.sources ?? []).some((s) => s.edits?.some((e) => e.key === "redact" || e.hits === 0)) && <details class="group"><summary>What is dropped and redacted</summary><ul>
         {(w.sources ?? []).flatMap((s) => (s.edits ?? []).map((e) => <li><span class="quiet">{s.resource}</span> {e.key} <code>{e.path}</code>: {some(e.hits, "value")}</li>))}</ul></details>}
     </section>)}
+    {more > 0 && <button onClick={() => set(most + 500)}>{some(more, "more resource")}</button>}
   </div>;
 }
