@@ -29,11 +29,11 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
       <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{said}</span></dd>
       <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
-      <dt>Store</dt><dd>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</dd>
+      <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</>}</dd>
       {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
     </dl>
-    <h2>Routes</h2>
-    {!routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
+    {!store.opening && <h2>Routes</h2>}
+    {!store.opening && !routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
     {routes.length > 0 && <div class="scroll"><table class="grid">
       <thead><tr><th>Watches</th><th>Route</th><th>Sinks</th><th class="n">Matched</th><th class="n">Filtered</th><th class="n">Unchanged</th><th class="n">Not sampled</th><th class="n">Errors</th></tr></thead>
       <tbody>{routes.map((r) => <>
