@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,5 +69,31 @@ func TestOpening(t *testing.T) {
 	p.sees(".cluster", ".")
 	if text := p.text(".notice.gap"); text != "" {
 		t.Errorf("of an open store: %s", text)
+	}
+}
+
+// edited is a daemon whose answers to what ends in path are changed.
+func edited(t *testing.T, d *daemon, path, pattern, by string) *daemon {
+	t.Helper()
+	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, path) {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		maps.Copy(w.Header(), answer.Header())
+		w.Header().Del("Content-Length")
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(regexp.MustCompile(pattern).ReplaceAll(answer.Body.Bytes(), []byte(by))) // the page may have gone
+	})
+}
+
+// TestFreeSpace: file systems that grow, as NFS services have them, report about 8 EiB, and some nothing.
+func TestFreeSpace(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	for free, want := range map[string]string{"9223372036853727232": "8388608 TiB free", "-1": "in the log$"} {
+		p := open(t, edited(t, d, "/status", `"diskFree":[0-9]+`, `"diskFree":`+free), "#/config")
+		p.sees(".facts-list dt:nth-of-type(4) + dd", want)
 	}
 }

@@ -9,7 +9,7 @@ import { Delivery } from "./delivery";
 import { Feed } from "./feed";
 import { ObjectView } from "./object";
 import { link, type Place, place } from "./place";
-import { bytes, count, some, visible } from "./text";
+import { count, free, some, visible } from "./text";
 import { Watches } from "./watches";
 
 const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
@@ -62,7 +62,7 @@ function Top({ status }: { status?: Status }) {
     <span class="state">
       {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
       {status?.store.paused && <span class="dot bad" title={status.store.reason}>store paused</span>}
-      {status && !status.store.opening && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log, ${bytes(status.store.diskFree)} free`}>{some(status.store.loggedEvents, "event")}</span>}
+      {status && !status.store.opening && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log${free(status.store.diskFree)}`}>{some(status.store.loggedEvents, "event")}</span>}
       <button class="plain" title="Colours: of the system, dark, light" aria-label={`Colours: ${theme.value || "of the system"}`} onClick={() => { theme.value = next[theme.value] ?? ""; }}>◐</button>
       <button class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
     </span>

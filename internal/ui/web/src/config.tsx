@@ -4,7 +4,7 @@ import { type Configuration, type Explanation, post, type Problem, type Status, 
 import { FieldList } from "./object";
 import { Empty, Failed, Field, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { ago, bytes, count, fields, some, yaml } from "./text";
+import { ago, bytes, count, fields, free, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
   const [failed, fail] = useState<Problem>(), [said, say] = useState("");
@@ -29,7 +29,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
       <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{said}</span></dd>
       <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
-      <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</>}</dd>
+      <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
       {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
     </dl>
     {!store.opening && <h2>Routes</h2>}

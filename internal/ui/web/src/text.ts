@@ -46,12 +46,15 @@ export const count = (n: number) => n.toLocaleString("en-US");
 
 export const some = (n: number, one: string, more = one + "s") => `${count(n)} ${n === 1 ? one : more}`;
 
-export function bytes(n: number): string {
+export function bytes(size: number | bigint): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
+  let i = 0, n = Number(size); // of 8 EiB, which a file system may have free, it is a bigint
   for (; n >= 1024 && i < units.length - 1; i++) n /= 1024;
   return `${i && n < 10 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
 }
+
+/** The free bytes of a disk, nothing if they are not known. */
+export const free = (n: number) => n < 0 ? "" : `, ${bytes(n)} free`;
 
 /** As the interface takes it: pods, deployments.apps. */
 export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}` : r.resource;
