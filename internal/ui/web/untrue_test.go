@@ -97,3 +97,36 @@ func TestFreeSpace(t *testing.T) {
 		p.sees(".facts-list dt:nth-of-type(4) + dd", want)
 	}
 }
+
+// hooked is the configuration of a sink with a body, and hook its receiver.
+func hooked(ns, hook string) string {
+	return configMaps(ns) + "routes: [{name: all, sinks: [hook]}]\nsinks: [{name: hook, retry: {poisonAttempts: 5}, body: '{\"a\": 1}', webhook: {url: \"" + hook + "\"}}]\n"
+}
+
+// TestNumberAndString: a number does not look like a string of its digits, and an empty string not like nothing.
+func TestNumberAndString(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	config := hooked(ns, hook)
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, "poisonAttempts: 5", `poisonAttempts: "5"`))
+	p.sees(".fields", `poisonAttempts\s+5\s+"5"`)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "5"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "6", "empty": ""})
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".fields", `data\.empty\s+""`)
+	p.sees(".fields", `data\.level\s+5\s+6`)
+}
+
+// TestFarDifference: texts that differ far from their beginning are shown where they do.
+func TestFarDifference(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	long := strings.Repeat("x", 5000)
+	configMap(t, http.MethodPost, ns, "long", object{"line": long + "old" + long})
+	configMap(t, http.MethodPatch, ns, "long", object{"line": long + "new" + long})
+	p := open(t, d, "#/object/configmaps/"+ns+"/long")
+	p.sees(".fields", `(?s)line.*xold.*xnew`)
+	p.sees(".diff", `(?s)xold.*xnew`)
+}

@@ -5,7 +5,11 @@ import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb 
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
-const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
+/** A value: a string as it is, unless it is empty or in place of another type, of which it may have the characters. */
+const value = (v: Json, other?: Json) => v && typeof v === "string" && typeof (other ?? v) === "string" && other !== null ? v : yaml(v);
+
+/** A value beside the one that it is compared with. */
+const beside = (v: Json, other?: Json) => brief(value(v, other), other === undefined ? "" : value(other, v));
 
 const depth = 8; // pages of a search, each of which takes the daemon half a second at most
 
@@ -155,7 +159,7 @@ export function doubts({ from, to, rekeyed }: Difference): string[] {
 export const Unsure = ({ of }: { of: Difference }) => <>{doubts(of).map((text) => <p class="notice gap">{text}</p>)}</>;
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
-  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{beside(f.before, f.after)}</del>}</td><td class="new">{f.after !== undefined && <ins>{beside(f.after, f.before)}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
@@ -166,7 +170,7 @@ export function Unified({ text }: { text: string }) {
     return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
   };
   const body = (l: string, twin?: string) => {
-    if (!twin || l.length > 4000) return brief(l.slice(1));
+    if (!twin || l.length > 4000) return brief(l.slice(1), twin?.slice(1));
     let x = 1, y = 0;
     while (x < l.length && l[x] === twin[x]) x++;
     while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;

@@ -108,8 +108,15 @@ export function nested(v: Json): { text: string; deep?: boolean } {
   try { return { text: yaml(v) }; } catch { return { text: "It nests too deep to be shown.", deep: true }; }
 }
 
-/** A text of which only the beginning is shown if it is long: a line of a megabyte takes seconds to lay out. */
-export const brief = (text: string, most = 4000) => text.length > most ? `${text.slice(0, most)}… (${count(text.length)} characters)` : text;
+/** A text of which only a part is shown if it is long: a line of a megabyte takes seconds to lay out. That is its beginning, or
+ *  where it begins to differ from its twin. */
+export function brief(text: string, twin = "", most = 4000): string {
+  if (text.length <= most) return text;
+  let same = 0;
+  while (same < twin.length && text[same] === twin[same]) same++;
+  const from = same < most - 100 ? 0 : same - 100;
+  return `${from ? "…" : ""}${text.slice(from, from + most)}${from + most < text.length ? "…" : ""} (${count(text.length)} characters)`;
+}
 
 /** The object as `kubectl apply` takes it: without what the server sets. */
 export function appliable(object: Json): Json {
