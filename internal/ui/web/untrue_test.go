@@ -130,3 +130,24 @@ func TestFarDifference(t *testing.T) {
 	p.sees(".fields", `(?s)line.*xold.*xnew`)
 	p.sees(".diff", `(?s)xold.*xnew`)
 }
+
+// TestReloads: what a reload has led to is not shown after the next, and a file that differs in what is masked has no other
+// values to show.
+func TestReloads(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	config := hooked(ns, hook)
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.press("main", "reload")
+	p.sees("[role=status]", "the file is what runs")
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, `"a": 1`, `"a": `))
+	p.sees(".notice.bad", "The file is not what runs")
+	if text := p.text(".facts-list"); strings.Contains(text, "the file is what runs") {
+		t.Errorf("after a reload that failed: %s", text)
+	}
+	p.sees(`[aria-label="Configuration"]`, `sinks\[0\].body`)
+	if text := p.text(`[aria-label="Configuration"]`); strings.Contains(text, "has other values") {
+		t.Errorf("of a file whose shown values are the same: %s", text)
+	}
+}

@@ -26,7 +26,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {config.needsRestart?.length ? <p class="notice gap">These keys take effect at a restart: {config.needsRestart.join(", ")}</p> : null}
     {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
     <dl class="facts-list">
-      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{said}</span></dd>
+      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && said}</span></dd>
       <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
       <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
@@ -57,7 +57,7 @@ function Texts() {
         {c.problems.map((p) => <tr><td data-label="Line" class="n">{p.line ? `${p.line}:${p.column ?? 1}` : "–"}</td><th scope="row" data-label="Key">{p.key || <span class="quiet">the file</span>}</th><td data-label="Problem">{p.message}</td></tr>)}
       </tbody></table></div>}
       {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs.</p>
-        : c.running !== undefined && <><p class="notice gap">The file has other values than what runs:</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
+        : c.running !== undefined && <><p class="notice gap">{others.length ? "The file has other values than what runs:" : "The file is not what runs, but no value that is shown differs."}</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
       {c.running !== undefined && <pre class="scroll" tabIndex={0} aria-label="What runs">{yaml(c.running)}</pre>}
       <p class="quiet">Comments are left out, and *** is in place of what may be a secret.</p>
     </>}
