@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -8,10 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -150,4 +154,57 @@ func TestReloads(t *testing.T) {
 	if text := p.text(`[aria-label="Configuration"]`); strings.Contains(text, "has other values") {
 		t.Errorf("of a file whose shown values are the same: %s", text)
 	}
+}
+
+// TestOldestUnread: of several resources that are not read, the earliest time is that of the period.
+func TestOldestUnread(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Pointer[[]string]
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if of := down.Load(); of == nil || !slices.ContainsFunc(*of, func(resource string) bool { return strings.HasSuffix(r.URL.Path, "/"+resource) }) {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\nwatches: [{name: all, resources: [configmaps, services], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	type unread struct{ Resource, Since string }
+	list := func() []unread {
+		resp, err := http.Get(d.base + "/api/v1/changes?from=-1h")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var c struct{ Unread []unread }
+		if err := json.NewDecoder(resp.Body).Decode(&c); err != nil {
+			t.Fatal(err)
+		}
+		return c.Unread
+	}
+	down.Store(&[]string{"services"})
+	cut()
+	until(t, "services are not read", func() bool { return len(list()) == 1 })
+	until(t, "config maps are", func() bool { l := list(); return len(l) == 1 && strings.HasPrefix(l[0].Resource, "services") })
+	nextSecond()
+	nextSecond()
+	down.Store(&[]string{"services", "configmaps"})
+	cut()
+	until(t, "neither is read", func() bool { return len(list()) == 2 })
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead .verdict", "not read since")
+	l := list()
+	want := slices.MinFunc(l, func(a, b unread) int { return parsed(t, a.Since).Compare(parsed(t, b.Since)) })
+	if got := eval[string](p, `document.querySelector(".lead button.verdict time").dateTime`); got != want.Since {
+		t.Errorf("not read since %s, want %s of %+v", got, want.Since, l)
+	}
+}
+
+func parsed(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
