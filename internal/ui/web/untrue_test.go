@@ -208,3 +208,43 @@ func parsed(t *testing.T, text string) time.Time {
 	}
 	return at
 }
+
+// TestEnterOnOthers: Enter on a row that stands for others lists them.
+func TestEnterOnOthers(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	p := open(t, d, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	const many = 12_000
+	r.change(t, many)
+	p.sees(".counts", "^"+grouped(many)+" changes since")
+	until(t, "a row stands for others", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+		return p.text(".row.hole") != ""
+	})
+	eval[chromedp.Void](p, `void document.querySelector(".row.hole").click()`)
+	p.sees(".row.hole.selected", "more change")
+	p.keys("\r")
+	p.sees(".bar", "back to live")
+}
+
+// TestEndOfFeed: the list of a live feed does not seem to be the whole history where it ends.
+func TestEndOfFeed(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r.change(t, 12_000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("limit") == "200" {
+			q.Set("limit", "1000") // sooner
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".row", "Pod")
+	until(t, "the list ends", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		return eval[int](p, `Number(document.querySelector(".row").getAttribute("aria-setsize"))`) >= 10_000
+	})
+	p.sees(".bar", "older changes are not listed: choose a period")
+}
