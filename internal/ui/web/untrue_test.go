@@ -248,3 +248,50 @@ func TestEndOfFeed(t *testing.T) {
 	})
 	p.sees(".bar", "older changes are not listed: choose a period")
 }
+
+// TestQuestionsOutOfOrder: what is confirmed is what was asked last, also if an earlier question is answered later. Of a
+// command whose answer is lost, the page does not know whether it was done.
+func TestQuestionsOutOfOrder(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
+	var first atomic.Bool
+	release, asked, sent := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		r.Header.Del("Origin") // of another address
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/drop") && !first.Swap(true):
+			close(asked)
+			late(w, r, pass, release)
+			close(sent)
+		case strings.HasSuffix(r.URL.Path, "/pause"):
+			pass.ServeHTTP(httptest.NewRecorder(), r)
+			w.Header().Set("Content-Length", "100")
+			_ = http.NewResponseController(w).Flush() // the page sees that there is an answer
+			panic(http.ErrAbortHandler)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	p := open(t, front, "#/delivery/hook")
+	p.sees(".group", "2 .*422")
+	p.press(".filter", "delete all")
+	rest(t, "it is not asked", asked)
+	p.press(".filter", "deliver all again")
+	p.sees("dialog", "Deliver 2 dead letters again")
+	close(release)
+	rest(t, "it is not answered", sent)
+	p.settled()
+	p.sees("dialog", "Deliver 2 dead letters again")
+	p.press("dialog", "Cancel")
+	p.allow("net::ERR_")
+	p.press("tr:has([aria-current])", "pause")
+	p.press("dialog", "pause")
+	p.sees(".notice.bad", "whether it has done that is not known")
+	p.sees("tr.chosen .dot", "paused")
+}
