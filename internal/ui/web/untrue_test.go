@@ -295,3 +295,25 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 	p.sees(".notice.bad", "whether it has done that is not known")
 	p.sees("tr.chosen .dot", "paused")
 }
+
+// TestEventsOfAnotherGroup: a Kubernetes Event of an object of another group with the same kind and name, as Knative's Service, is
+// not of this one.
+func TestEventsOfAnotherGroup(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for reason, version := range map[string]string{"Known": "v1", "Bare": "", "Foreign": "example.org/v1"} {
+		shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/events", object{
+			"metadata": object{"name": "app." + strings.ToLower(reason)}, "type": "Normal", "reason": reason, "message": "said",
+			"involvedObject": object{"apiVersion": version, "kind": "ConfigMap", "namespace": ns, "name": "app"},
+		})
+	}
+	p := open(t, d, "#/feed?lens=all&namespace="+ns)
+	p.sees(".rows", "Foreign")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", "Known")
+	p.sees(".versions", "Bare")
+	if text := p.text(".versions"); strings.Contains(text, "Foreign") {
+		t.Errorf("the versions are\n%s", text)
+	}
+}

@@ -1,6 +1,6 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
@@ -31,11 +31,13 @@ async function searched(path: string, query: Query, stop: AbortSignal): Promise<
 
 /** What Kubernetes Events say about an object in a period, the newest first, the time that the search came back to if that
  *  is not its beginning, and the reason if it failed. */
-function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
+function useEvents(status: Status | undefined, namespace: string, name: string, of: Resource | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
-  const path = watched && kind && from ? "history" : "", query = {
-    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
+  // Many leave the version out; another group may have the kind, as Service.
+  const version = `object.${about}.apiVersion`, group = `(!has(${version}) || ${of?.group ? `${version}.startsWith(${JSON.stringify(of.group + "/")})` : `!${version}.contains("/")`})`;
+  const path = watched && of?.kind && from ? "history" : "", query = {
+    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", of?.kind ?? "")} && ${group}`,
   };
   const past = useAsked<Page>(path, { ...query, from, to }, 0, searched);
   // What comes later begins a minute before: a record is written a moment after its time.
@@ -65,7 +67,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
-  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource.kind, items.at(-1)?.time, end);
+  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const later = (time: string, i: number) => !!items[i] && Date.parse(time) > Date.parse(items[i].time);
