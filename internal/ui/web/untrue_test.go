@@ -156,6 +156,18 @@ func TestReloads(t *testing.T) {
 	}
 }
 
+// TestKeysOfARestart: a file of which a part waits for a restart is not all that runs.
+func TestKeysOfARestart(t *testing.T) {
+	config := configMaps(namespace(t))
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs\.`)
+	d.configure("admin: {listen: \"" + address(t) + "\"}\n" + config)
+	p.sees(".notice.gap", "restart: admin.listen")
+	p.sees(".facts-list", "as the file has it, but for the keys above")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs, but for the keys above\.`)
+}
+
 // TestOldestUnread: of several resources that are not read, the earliest time is that of the period.
 func TestOldestUnread(t *testing.T) {
 	ns := namespace(t)
