@@ -129,7 +129,7 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 			return err
 		}
 	}
-	if in.Filter != nil || in.DryRun {
+	if in.Filter != nil || in.DryRun || in.Count != nil {
 		// Collected first: a letter that is retried and refused again is a new one.
 		var err error
 		if in.Positions, err = s.letterPositions(r, sink, keep); err != nil {

@@ -10,7 +10,8 @@
 //   - Building the daemon needs nothing but Go: dist is committed. The sources and the bundler are
 //     the module in web.
 //
-// Caveats: the page is for browsers of the year 2024 and later.
+// Caveats: the page is for browsers of the year 2025 and later. Earlier ones round the whole numbers
+// of objects beyond 2^53, also in what is copied.
 package ui
 
 import (

@@ -252,16 +252,7 @@ func (d *daemon) configure(config string) {
 
 func (d *daemon) run() {
 	d.t.Helper()
-	var err error
-	if d.log, err = os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
-		d.t.Fatal(err)
-	}
-	d.cmd = exec.CommandContext(context.WithoutCancel(d.t.Context()), shared.daemon, "run", "--config", "watcherd.yaml")
-	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), "KUBECONFIG="+d.api)
-	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
-	if err := d.cmd.Start(); err != nil {
-		d.t.Fatal(err)
-	}
+	d.begin()
 	until(d.t, "the daemon is ready", func() bool {
 		r, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.base+"/readyz", nil)
 		if err != nil {
@@ -275,6 +266,21 @@ func (d *daemon) run() {
 		_ = resp.Body.Close() // only the status counts
 		return resp.StatusCode == http.StatusOK
 	})
+}
+
+// begin starts the program, which may not be ready for long.
+func (d *daemon) begin() {
+	d.t.Helper()
+	var err error
+	if d.log, err = os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	d.cmd = exec.CommandContext(context.WithoutCancel(d.t.Context()), shared.daemon, "run", "--config", "watcherd.yaml")
+	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), "KUBECONFIG="+d.api)
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 func (d *daemon) stop() {

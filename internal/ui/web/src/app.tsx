@@ -9,7 +9,7 @@ import { Delivery } from "./delivery";
 import { Feed } from "./feed";
 import { ObjectView } from "./object";
 import { link, type Place, place } from "./place";
-import { bytes, count, some, visible } from "./text";
+import { count, free, some, visible } from "./text";
 import { Watches } from "./watches";
 
 const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
@@ -43,6 +43,10 @@ addEventListener("keydown", (e) => {
 // named is the cluster and, where several processes share it, the feed.
 const named = (s: Status) => s.feed ? `${s.cluster} · ${s.feed}` : s.cluster;
 
+// opening is why nothing is known of what is recorded: a replica that follows does not open its store.
+const opening = ({ store: { journal } }: Status) => journal?.role === "follower" ? `This replica follows ${journal.leader || "no leader yet"}: the one that leads shows what is recorded.`
+  : "The store is being opened and checked: what it has shows after that.";
+
 function Top({ status }: { status?: Status }) {
   const { view } = place.value;
   const theme = useSignal(allowed(() => localStorage.getItem("watcherd.theme")) ?? "");
@@ -58,7 +62,7 @@ function Top({ status }: { status?: Status }) {
     <span class="state">
       {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
       {status?.store.paused && <span class="dot bad" title={status.store.reason}>store paused</span>}
-      {status && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log, ${bytes(status.store.diskFree)} free`}>{some(status.store.loggedEvents, "event")}</span>}
+      {status && !status.store.opening && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log${free(status.store.diskFree)}`}>{some(status.store.loggedEvents, "event")}</span>}
       <button class="plain" title="Colours: of the system, dark, light" aria-label={`Colours: ${theme.value || "of the system"}`} onClick={() => { theme.value = next[theme.value] ?? ""; }}>◐</button>
       <button class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
     </span>
@@ -87,16 +91,17 @@ class Guarded extends Component<{ children: ComponentChildren }, { error?: Error
 function App() {
   const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
   const status = useAsked<Status>(recording ? "" : "status", {}, 2000, getStatus);
-  const s = status.value;
+  const s = status.value, known = s?.store.opening ? undefined : s;
   useEffect(() => { document.title = visible([view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · ")); });
   if (locked.value) return <><Top /><Locked /></>;
   const body: Partial<Record<string, () => preact.JSX.Element>> = Object.assign(Object.create(null), {
-    feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} status={s} />, between: () => <Between status={s} />,
-    delivery: () => <Delivery status={s} reload={status.reload} />, watches: () => <Watches status={s} />, config: () => <Config status={s} reload={status.reload} />,
+    feed: () => <Feed status={known} />, object: () => <ObjectView key={path.join("/")} status={known} />, between: () => <Between status={known} />,
+    delivery: () => <Delivery status={known} reload={status.reload} />, watches: () => <Watches status={known} />, config: () => <Config status={s} reload={status.reload} />,
   });
   return <>
     <Top status={s} />
     {status.error && <p class="notice bad" role="alert">{status.error.message}; this page asks again every two seconds.</p>}
+    {s?.store.opening && <p class="notice gap" role="status">{opening(s)}</p>}
     {s && (s.store.failed || s.store.paused) && <p class="notice bad" role="alert">New changes are not recorded at the moment: {s.store.failed || s.store.reason}</p>}
     <main key={view}><Guarded>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</Guarded></main>
     {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={() => { help.value = false; }}>×</button></h2>

@@ -4,12 +4,13 @@ import { type Configuration, type Explanation, post, type Problem, type Status, 
 import { FieldList } from "./object";
 import { Empty, Failed, Field, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { ago, bytes, count, fields, some, yaml } from "./text";
+import { ago, bytes, count, fields, free, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
   const [failed, fail] = useState<Problem>(), [said, say] = useState("");
   if (!status) return <Empty>Reading…</Empty>;
   const { config, store } = status, routes = status.routes ?? [];
+  const later = config.needsRestart?.length ? ", but for the keys above" : "";
   const again = async () => {
     fail(undefined);
     say("");
@@ -26,14 +27,14 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {config.needsRestart?.length ? <p class="notice gap">These keys take effect at a restart: {config.needsRestart.join(", ")}</p> : null}
     {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
     <dl class="facts-list">
-      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{said}</span></dd>
-      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
+      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && said}</span></dd>
+      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
-      <dt>Store</dt><dd>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</dd>
+      <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
       {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
     </dl>
-    <h2>Routes</h2>
-    {!routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
+    {!store.opening && <h2>Routes</h2>}
+    {!store.opening && !routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
     {routes.length > 0 && <div class="scroll"><table class="grid">
       <thead><tr><th>Watches</th><th>Route</th><th>Sinks</th><th class="n">Matched</th><th class="n">Filtered</th><th class="n">Unchanged</th><th class="n">Not sampled</th><th class="n">Errors</th></tr></thead>
       <tbody>{routes.map((r) => <>
@@ -42,12 +43,12 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
         {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
       </>)}</tbody></table></div>}
     <Explain />
-    <Texts key={config.hash + config.lastAttempt} />
+    <Texts key={config.hash + config.lastAttempt} later={later} />
   </div>;
 }
 
 /** The configuration that runs, and what the file has otherwise. */
-function Texts() {
+function Texts({ later }: { later: string }) {
   const answer = useAsked<Configuration>("config", {}, 5000), c = answer.value, most = 200;
   const others = c && !c.equal && c.running !== undefined && c.file !== undefined ? fields(c.running, c.file) : [];
   return <section aria-label="Configuration"><h2>Configuration</h2>
@@ -56,8 +57,8 @@ function Texts() {
       {c.problems.length > 0 && <div class="scroll"><table class="grid"><thead><tr><th>Line</th><th>Key</th><th>Problem of the file</th></tr></thead><tbody>
         {c.problems.map((p) => <tr><td data-label="Line" class="n">{p.line ? `${p.line}:${p.column ?? 1}` : "–"}</td><th scope="row" data-label="Key">{p.key || <span class="quiet">the file</span>}</th><td data-label="Problem">{p.message}</td></tr>)}
       </tbody></table></div>}
-      {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs.</p>
-        : c.running !== undefined && <><p class="notice gap">The file has other values than what runs:</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
+      {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs{later}.</p>
+        : c.running !== undefined && <><p class="notice gap">{others.length ? "The file has other values than what runs:" : "The file is not what runs, but no value that is shown differs."}</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
       {c.running !== undefined && <pre class="scroll" tabIndex={0} aria-label="What runs">{yaml(c.running)}</pre>}
       <p class="quiet">Comments are left out, and *** is in place of what may be a secret.</p>
     </>}

@@ -93,12 +93,14 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     g.letters.push(l);
     groups.set(key, g);
   }
+  const newest = useRef(0); // the number of the last question
   const prepare = async (what: "retry" | "drop", of: object, reason: string) => {
+    const mine = ++newest.current;
     fail(undefined);
     say("");
     try {
       const { count: n } = await post<{ count: number }>(`${base}/${what}`, { ...of, dryRun: true });
-      plan({ what, of, reason, n });
+      if (mine === newest.current) plan({ what, of, reason, n });
     } catch (e) { fail(e as Problem); }
   };
   const run = async () => {

@@ -213,8 +213,11 @@ export function Feed({ status }: { status?: Status }) {
       else if (k === "k") select(index() - 1);
       else if (k === "p") pause(!paused);
       else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) {
-        keep();
-        location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+        if (row.hole) list(row);
+        else {
+          keep();
+          location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+        }
       }
       else return;
       e.preventDefault();
@@ -258,6 +261,7 @@ export function Feed({ status }: { status?: Status }) {
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
       {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
+      {!still && !filter.when && !feed.next && rows.length >= far && feed.page?.continue && <span class="quiet">older changes are not listed: choose a period</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}

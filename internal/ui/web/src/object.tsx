@@ -1,11 +1,15 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
-const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
+/** A value: a string as it is, unless it is empty or in place of another type, of which it may have the characters. */
+const value = (v: Json, other?: Json) => v && typeof v === "string" && typeof (other ?? v) === "string" && other !== null ? v : yaml(v);
+
+/** A value beside the one that it is compared with. */
+const beside = (v: Json, other?: Json) => brief(value(v, other), other === undefined ? "" : value(other, v));
 
 const more = 1000; // rows of a table at a time: those of an object of a megabyte take a browser half a minute
 
@@ -29,11 +33,13 @@ async function searched(path: string, query: Query, stop: AbortSignal): Promise<
 
 /** What Kubernetes Events say about an object in a period, the newest first, the time that the search came back to if that
  *  is not its beginning, and the reason if it failed. */
-function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
+function useEvents(status: Status | undefined, namespace: string, name: string, of: Resource | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
-  const path = watched && kind && from ? "history" : "", query = {
-    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
+  // Many leave the version out; another group may have the kind, as Service.
+  const version = `object.${about}.apiVersion`, group = `(!has(${version}) || ${of?.group ? `${version}.startsWith(${JSON.stringify(of.group + "/")})` : `!${version}.contains("/")`})`;
+  const path = watched && of?.kind && from ? "history" : "", query = {
+    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", of?.kind ?? "")} && ${group}`,
   };
   const past = useAsked<Page>(path, { ...query, from, to }, 0, searched);
   // What comes later begins a minute before: a record is written a moment after its time.
@@ -63,7 +69,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
-  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource.kind, items.at(-1)?.time, end);
+  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource, items.at(-1)?.time, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const later = (time: string, i: number) => !!items[i] && Date.parse(time) > Date.parse(items[i].time);
@@ -158,7 +164,7 @@ export function doubts({ from, to, rekeyed }: Difference): string[] {
 export const Unsure = ({ of }: { of: Difference }) => <>{doubts(of).map((text) => <p class="notice gap">{text}</p>)}</>;
 
 export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
-  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{brief(value(f.before))}</del>}</td><td class="new">{f.after !== undefined && <ins>{brief(value(f.after))}</ins>}</td></tr>)}
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{beside(f.before, f.after)}</del>}</td><td class="new">{f.after !== undefined && <ins>{beside(f.after, f.before)}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
@@ -169,7 +175,7 @@ export function Unified({ text }: { text: string }) {
     return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
   };
   const body = (l: string, twin?: string) => {
-    if (!twin || l.length > 4000) return brief(l.slice(1));
+    if (!twin || l.length > 4000) return brief(l.slice(1), twin?.slice(1));
     let x = 1, y = 0;
     while (x < l.length && l[x] === twin[x]) x++;
     while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;

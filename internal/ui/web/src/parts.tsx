@@ -37,7 +37,7 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
   const begins = of.since && <> <span class="verdict gap">history begins within this period, at <Time at={of.since} exact={false} /></span></>;
   if (!of.gaps.length && !of.unread) return <>{begins || !of.truncated && <span class="verdict gap">not everything of this period is recorded</span>}</>;
   return <>
-    <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>{of.gaps.length > 0 && `⌁ ${some(of.gaps.length, "gap")} `}{of.unread && <>not read since <Time at={of.unread[0]!.since} /></>}</button>{begins}
+    <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>{of.gaps.length > 0 && `⌁ ${some(of.gaps.length, "gap")} `}{of.unread && <>not read since <Time at={of.unread.map((u) => u.since).sort((a, b) => Date.parse(a) - Date.parse(b))[0]!} /></>}</button>{begins}
     {open && <ul class="gaps">{of.unread?.map((u) => <li>{unreadText(u)}</li>)}{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
   </>;
 }

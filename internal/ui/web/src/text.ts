@@ -46,12 +46,15 @@ export const count = (n: number) => n.toLocaleString("en-US");
 
 export const some = (n: number, one: string, more = one + "s") => `${count(n)} ${n === 1 ? one : more}`;
 
-export function bytes(n: number): string {
+export function bytes(size: number | bigint): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let i = 0;
+  let i = 0, n = Number(size); // of 8 EiB, which a file system may have free, it is a bigint
   for (; n >= 1024 && i < units.length - 1; i++) n /= 1024;
   return `${i && n < 10 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
 }
+
+/** The free bytes of a disk, nothing if they are not known. */
+export const free = (n: number) => n < 0 ? "" : `, ${bytes(n)} free`;
 
 /** As the interface takes it: pods, deployments.apps. */
 export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}` : r.resource;
@@ -105,8 +108,15 @@ export function nested(v: Json): { text: string; deep?: boolean } {
   try { return { text: yaml(v) }; } catch { return { text: "It nests too deep to be shown.", deep: true }; }
 }
 
-/** A text of which only the beginning is shown if it is long: a line of a megabyte takes seconds to lay out. */
-export const brief = (text: string, most = 4000) => text.length > most ? `${text.slice(0, most)}… (${count(text.length)} characters)` : text;
+/** A text of which only a part is shown if it is long: a line of a megabyte takes seconds to lay out. That is its beginning, or
+ *  where it begins to differ from its twin. */
+export function brief(text: string, twin = "", most = 4000): string {
+  if (text.length <= most) return text;
+  let same = 0;
+  while (same < twin.length && text[same] === twin[same]) same++;
+  const from = same < most - 100 ? 0 : same - 100;
+  return `${from ? "…" : ""}${text.slice(from, from + most)}${from + most < text.length ? "…" : ""} (${count(text.length)} characters)`;
+}
 
 /** The object as `kubectl apply` takes it: without what the server sets. */
 export function appliable(object: Json): Json {

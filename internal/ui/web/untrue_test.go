@@ -1,0 +1,331 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestOpening: of a daemon whose store is not open yet, what it has is not known, and is not "none".
+func TestOpening(t *testing.T) {
+	d := start(t, configMaps(namespace(t))+"routes: [{name: all, sinks: [screen]}]\nsinks: [{name: screen, stdout: {}}]\n")
+	d.stop()
+	// A file that the store is opened with is a pipe, which brings nothing before it is released.
+	files, err := filepath.Glob(filepath.Join(d.dir, "data", "*", "OPTIONS-*"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	options, err := os.ReadFile(files[0])
+	if err == nil {
+		err = errors.Join(os.Remove(files[0]), syscall.Mkfifo(files[0], 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.begin()
+	release := sync.OnceFunc(func() {
+		pipe, err := os.OpenFile(files[0], os.O_RDWR, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, err = pipe.Write(options)
+		if err := errors.Join(err, os.Remove(files[0]), os.WriteFile(files[0], options, 0o600), pipe.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	defer release() // so that it can stop
+	until(t, "the daemon answers", func() bool {
+		resp, err := http.Get(d.base + "/livez")
+		if err != nil {
+			return false
+		}
+		return resp.Body.Close() == nil
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 503")
+	for _, view := range []string{"delivery", "watches", "config", "feed"} {
+		p.do(chromedp.Navigate(d.base + "/ui/#/" + view))
+		p.sees(".cluster", ".")
+		p.settled()
+		if text := p.text("body"); strings.Contains(text, "No ") || strings.Contains(text, "-1 B") || strings.Contains(text, "0 events") {
+			t.Errorf("%s shows\n%s", view, text)
+		}
+		p.sees(".notice.gap", "store is being opened")
+	}
+	release()
+	p.do(chromedp.Navigate(d.base + "/ui/#/delivery"))
+	p.sees("main", "screen")
+	p.sees(".cluster", ".")
+	if text := p.text(".notice.gap"); text != "" {
+		t.Errorf("of an open store: %s", text)
+	}
+}
+
+// edited is a daemon whose answers to what ends in path are changed.
+func edited(t *testing.T, d *daemon, path, pattern, by string) *daemon {
+	t.Helper()
+	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, path) {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		maps.Copy(w.Header(), answer.Header())
+		w.Header().Del("Content-Length")
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(regexp.MustCompile(pattern).ReplaceAll(answer.Body.Bytes(), []byte(by))) // the page may have gone
+	})
+}
+
+// TestFreeSpace: file systems that grow, as NFS services have them, report about 8 EiB, and some nothing.
+func TestFreeSpace(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	for free, want := range map[string]string{"9223372036853727232": "8388608 TiB free", "-1": "in the log$"} {
+		p := open(t, edited(t, d, "/status", `"diskFree":[0-9]+`, `"diskFree":`+free), "#/config")
+		p.sees(".facts-list dt:nth-of-type(4) + dd", want)
+	}
+}
+
+// hooked is the configuration of a sink with a body, and hook its receiver.
+func hooked(ns, hook string) string {
+	return configMaps(ns) + "routes: [{name: all, sinks: [hook]}]\nsinks: [{name: hook, retry: {poisonAttempts: 5}, body: '{\"a\": 1}', webhook: {url: \"" + hook + "\"}}]\n"
+}
+
+// TestNumberAndString: a number does not look like a string of its digits, and an empty string not like nothing.
+func TestNumberAndString(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	config := hooked(ns, hook)
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, "poisonAttempts: 5", `poisonAttempts: "5"`))
+	p.sees(".fields", `poisonAttempts\s+5\s+"5"`)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "5"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "6", "empty": ""})
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".fields", `data\.empty\s+""`)
+	p.sees(".fields", `data\.level\s+5\s+6`)
+}
+
+// TestFarDifference: texts that differ far from their beginning are shown where they do.
+func TestFarDifference(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	long := strings.Repeat("x", 5000)
+	configMap(t, http.MethodPost, ns, "long", object{"line": long + "old" + long})
+	configMap(t, http.MethodPatch, ns, "long", object{"line": long + "new" + long})
+	p := open(t, d, "#/object/configmaps/"+ns+"/long")
+	p.sees(".fields", `(?s)line.*xold.*xnew`)
+	p.sees(".diff", `(?s)xold.*xnew`)
+}
+
+// TestReloads: what a reload has led to is not shown after the next, and a file that differs in what is masked has no other
+// values to show.
+func TestReloads(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	config := hooked(ns, hook)
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.press("main", "reload")
+	p.sees("[role=status]", "the file is what runs")
+	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, `"a": 1`, `"a": `))
+	p.sees(".notice.bad", "The file is not what runs")
+	if text := p.text(".facts-list"); strings.Contains(text, "the file is what runs") {
+		t.Errorf("after a reload that failed: %s", text)
+	}
+	p.sees(`[aria-label="Configuration"]`, `sinks\[0\].body`)
+	if text := p.text(`[aria-label="Configuration"]`); strings.Contains(text, "has other values") {
+		t.Errorf("of a file whose shown values are the same: %s", text)
+	}
+}
+
+// TestKeysOfARestart: a file of which a part waits for a restart is not all that runs.
+func TestKeysOfARestart(t *testing.T) {
+	config := configMaps(namespace(t))
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs\.`)
+	d.configure("admin: {listen: \"" + address(t) + "\"}\n" + config)
+	p.sees(".notice.gap", "restart: admin.listen")
+	p.sees(".facts-list", "as the file has it, but for the keys above")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs, but for the keys above\.`)
+}
+
+// TestOldestUnread: of several resources that are not read, the earliest time is that of the period.
+func TestOldestUnread(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Pointer[[]string]
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if of := down.Load(); of == nil || !slices.ContainsFunc(*of, func(resource string) bool { return strings.HasSuffix(r.URL.Path, "/"+resource) }) {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\nwatches: [{name: all, resources: [configmaps, services], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	type unread struct{ Resource, Since string }
+	list := func() []unread {
+		resp, err := http.Get(d.base + "/api/v1/changes?from=-1h")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var c struct{ Unread []unread }
+		if err := json.NewDecoder(resp.Body).Decode(&c); err != nil {
+			t.Fatal(err)
+		}
+		return c.Unread
+	}
+	down.Store(&[]string{"services"})
+	cut()
+	until(t, "services are not read", func() bool { return len(list()) == 1 })
+	until(t, "config maps are", func() bool { l := list(); return len(l) == 1 && strings.HasPrefix(l[0].Resource, "services") })
+	nextSecond()
+	nextSecond()
+	down.Store(&[]string{"services", "configmaps"})
+	cut()
+	until(t, "neither is read", func() bool { return len(list()) == 2 })
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead .verdict", "not read since")
+	l := list()
+	want := slices.MinFunc(l, func(a, b unread) int { return parsed(t, a.Since).Compare(parsed(t, b.Since)) })
+	if got := eval[string](p, `document.querySelector(".lead button.verdict time").dateTime`); got != want.Since {
+		t.Errorf("not read since %s, want %s of %+v", got, want.Since, l)
+	}
+}
+
+func parsed(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestEnterOnOthers: Enter on a row that stands for others lists them.
+func TestEnterOnOthers(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	p := open(t, d, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	const many = 12_000
+	r.change(t, many)
+	p.sees(".counts", "^"+grouped(many)+" changes since")
+	until(t, "a row stands for others", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+		return p.text(".row.hole") != ""
+	})
+	eval[chromedp.Void](p, `void document.querySelector(".row.hole").click()`)
+	p.sees(".row.hole.selected", "more change")
+	p.keys("\r")
+	p.sees(".bar", "back to live")
+}
+
+// TestEndOfFeed: the list of a live feed does not seem to be the whole history where it ends.
+func TestEndOfFeed(t *testing.T) {
+	r := startReplay(t)
+	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r.change(t, 12_000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("limit") == "200" {
+			q.Set("limit", "1000") // sooner
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".row", "Pod")
+	until(t, "the list ends", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		return eval[int](p, `Number(document.querySelector(".row").getAttribute("aria-setsize"))`) >= 10_000
+	})
+	p.sees(".bar", "older changes are not listed: choose a period")
+}
+
+// TestQuestionsOutOfOrder: what is confirmed is what was asked last, also if an earlier question is answered later. Of a
+// command whose answer is lost, the page does not know whether it was done.
+func TestQuestionsOutOfOrder(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
+`)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
+	var first atomic.Bool
+	release, asked, sent := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		r.Header.Del("Origin") // of another address
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/drop") && !first.Swap(true):
+			close(asked)
+			late(w, r, pass, release)
+			close(sent)
+		case strings.HasSuffix(r.URL.Path, "/pause"):
+			pass.ServeHTTP(httptest.NewRecorder(), r)
+			w.Header().Set("Content-Length", "100")
+			_ = http.NewResponseController(w).Flush() // the page sees that there is an answer
+			panic(http.ErrAbortHandler)
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	p := open(t, front, "#/delivery/hook")
+	p.sees(".group", "2 .*422")
+	p.press(".filter", "delete all")
+	rest(t, "it is not asked", asked)
+	p.press(".filter", "deliver all again")
+	p.sees("dialog", "Deliver 2 dead letters again")
+	close(release)
+	rest(t, "it is not answered", sent)
+	p.settled()
+	p.sees("dialog", "Deliver 2 dead letters again")
+	p.press("dialog", "Cancel")
+	p.allow("net::ERR_")
+	p.press("tr:has([aria-current])", "pause")
+	p.press("dialog", "pause")
+	p.sees(".notice.bad", "whether it has done that is not known")
+	p.sees("tr.chosen .dot", "paused")
+}
+
+// TestEventsOfAnotherGroup: a Kubernetes Event of an object of another group with the same kind and name, as Knative's Service, is
+// not of this one.
+func TestEventsOfAnotherGroup(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for reason, version := range map[string]string{"Known": "v1", "Bare": "", "Foreign": "example.org/v1"} {
+		shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/events", object{
+			"metadata": object{"name": "app." + strings.ToLower(reason)}, "type": "Normal", "reason": reason, "message": "said",
+			"involvedObject": object{"apiVersion": version, "kind": "ConfigMap", "namespace": ns, "name": "app"},
+		})
+	}
+	p := open(t, d, "#/feed?lens=all&namespace="+ns)
+	p.sees(".rows", "Foreign")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", "Known")
+	p.sees(".versions", "Bare")
+	if text := p.text(".versions"); strings.Contains(text, "Foreign") {
+		t.Errorf("the versions are\n%s", text)
+	}
+}
