@@ -163,7 +163,7 @@ func TestListOfASelection(t *testing.T) {
 		check("selected by other rules", all, Exact, map[string]As{"old": Exact, "other": UnknownBefore})
 		selects("app=web")
 		narrow := w.rest()
-		check("selected until then", all, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
+		check("selected until then", all, UnknownBefore, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 		check("not selected", narrow, Exact, map[string]As{"old": Exact})
 		c, _, err := w.r.ledger.Checkpoint(w.feed.ID)
 		w.must(err)
