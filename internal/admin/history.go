@@ -298,7 +298,7 @@ func (s *Server) pastObjects(w http.ResponseWriter, r *http.Request, at time.Tim
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
 		var o metav1.PartialObjectMetadata
-		return !byLabel.Empty() && state.Object != nil && (json.Unmarshal(state.Object, &o) != nil || !byLabel.Matches(labels.Set(o.Labels)))
+		return !byLabel.Empty() && state.As == history.Exact && (json.Unmarshal(state.Object, &o) != nil || !byLabel.Matches(labels.Set(o.Labels)))
 	})
 	return answer(w, list)
 }

@@ -144,3 +144,32 @@ func FuzzRequests(f *testing.F) {
 		}
 	})
 }
+
+// listed has a list of a time.
+type listed struct {
+	History
+	list history.List
+}
+
+func (l listed) ListAt(context.Context, history.Objects, time.Time, string, int) (history.List, error) {
+	return l.list, nil
+}
+
+// TestLabelsOfUncertainStates selects by labels what certainly has others, and nothing else: the last known state of an object
+// may not be that of the time.
+func TestLabelsOfUncertainStates(t *testing.T) {
+	f := newFixture(t)
+	state := func(name string, as history.As, team string) history.State {
+		return history.State{As: as, Name: name, Exists: true, Object: []byte(`{"metadata":{"name":"` + name + `","labels":{"team":"` + team + `"}}}`)}
+	}
+	f.cfg.History = listed{list: history.List{As: history.Exact, Items: []history.State{
+		state("is", history.Exact, "web"), state("other", history.Exact, "db"), state("may-be", history.Gap, "db"), {As: history.UnknownBefore, Name: "unknown"},
+	}}}
+	f.serve()
+	code, body := f.get("/api/v1/objects/pods?at=1m&labelSelector=team%3Dweb")
+	for name, want := range map[string]bool{"is": true, "other": false, "may-be": true, "unknown": true} {
+		if got := strings.Contains(body, `"name":"`+name+`"`); code != 200 || got != want {
+			t.Errorf("%s: %t in %d %s", name, got, code, body)
+		}
+	}
+}

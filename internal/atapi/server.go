@@ -288,10 +288,11 @@ func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *
 		return err
 	case state.As != history.Exact:
 		return unknown(state.As, t.object(), r.at, &worth)
-	case !state.Exists:
-		return apierrors.NewNotFound(t.GVR.GroupResource(), t.name)
 	}
 	warn(w, t, &worth)
+	if !state.Exists {
+		return apierrors.NewNotFound(t.GVR.GroupResource(), t.name)
+	}
 	body, err := r.form.single(nil, state.Object)
 	if err != nil {
 		return err

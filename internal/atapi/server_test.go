@@ -302,6 +302,20 @@ func TestUnknownStates(t *testing.T) {
 	}
 }
 
+// TestWarningOfWhatIsNotRead warns also where there is no object: it may have been made since the watch was read last.
+func TestWarningOfWhatIsNotRead(t *testing.T) {
+	p := &past{states: []history.State{pod("a", "")}, as: history.Exact, worth: history.Worth{
+		As: history.Exact, Unread: []history.Unread{{Resource: "pods", Since: time.Unix(1_769_860_000, 0), Cause: "the watch fails"}},
+	}}
+	ask := p.serve(t)
+	for path, code := range map[string]int{"pods/a": http.StatusOK, "pods/b": http.StatusNotFound, "pods": http.StatusOK, "pods?fieldSelector=metadata.name%3Db": http.StatusOK} {
+		resp, body, err := ask("/api/v1/namespaces/ns/" + path)
+		if err != nil || resp.code != code || !strings.Contains(resp.warning, "the watch fails") {
+			t.Errorf("%s: %+v %s %v", path, resp, body, err)
+		}
+	}
+}
+
 // FuzzTable makes rows of objects that tenants write, in columns that a definition has.
 func FuzzTable(f *testing.F) {
 	f.Add("integer", ".spec.a[0]", `{"kind":"Widget","metadata":{"name":"a","creationTimestamp":"2026-01-31T12:00:00Z"},"spec":{"a":[1e999,null]}}`)

@@ -484,7 +484,7 @@ func (s *Feed) checkpoint(sub Acknowledger, at time.Time) ledger.Checkpoint {
 	s.keepHistory(kept, at)
 	next := ledger.Checkpoint{
 		ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Recorded: s.recorded(version),
-		HistorySince: s.historySince, Kept: kept, SettledSince: s.settledSince(kept, at),
+		HistorySince: s.historySince, Kept: kept, Narrowed: s.narrowed(kept, at), SettledSince: s.settledSince(kept, at),
 		Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
 	}
 	if next.Resumable() {
@@ -504,6 +504,19 @@ func (s *Feed) keepHistory(kept []ledger.Kept, at time.Time) {
 	}
 	if len(kept) > 0 && s.historySince.IsZero() && s.synced {
 		s.historySince = at
+	}
+}
+
+// narrowed are the times since when the history is whole at which rules that keep it became narrower.
+func (s *Feed) narrowed(kept []ledger.Kept, at time.Time) []time.Time {
+	now, list := ledger.Checkpoint{Kept: kept}, s.saved.Narrowed
+	switch {
+	case !s.historySince.Equal(s.saved.HistorySince):
+		return nil
+	case now.Keeps(s.saved.Kept):
+		return list
+	default:
+		return append(slices.Clone(list[max(len(list)-ledger.MaxNarrowed+1, 0):]), at)
 	}
 }
 

@@ -185,8 +185,10 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means 
 		if kept = kept && !cp.HistorySince.IsZero(); cp.HistorySince.After(last.HistorySince) {
 			last.HistorySince = cp.HistorySince
 		}
+		last.Narrowed = append(last.Narrowed, cp.Narrowed...)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
+	slices.SortFunc(last.Narrowed, time.Time.Compare)
 	if s.epoch = last.Epoch; !kept {
 		last.HistorySince = time.Time{}
 	}

@@ -78,7 +78,7 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil {
 		return b, err
 	}
-	w := walker{Blame: b, reader: r, keys: keys, began: time.Now(), newest: s.before, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return g.quiet() || !g.concerns(&o.Resource, o.Namespace, o.Name) })}
+	w := walker{Blame: b, reader: r, keys: keys, began: time.Now(), newest: s.before, gone: s.As == Exact && !s.Exists, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return g.quiet() || !g.concerns(&o.Resource, o.Namespace, o.Name) })}
 	if err := r.newest(ctx, &o, time.Time{}, 0, w.take); err != nil {
 		return b, err
 	}
@@ -106,6 +106,7 @@ type walker struct {
 	gaps   []gap
 	began  time.Time
 	newest uint64  // the sequence of the state of now, 0: it has none
+	gone   bool    // it certainly has none
 	last   *stored // the record before, in the order of the walk; nil: there was none
 	blind  bool    // changes may be missing after the records that follow
 	states int
@@ -126,8 +127,9 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 		return false, nil // of an earlier object of the name: its end, or the beginning of this one, is not recorded or cannot be read
 	}
 	switch {
-	case w.root == nil: // it is deleted
-		w.Deleted = true
+	case w.root == nil: // it is deleted, or its state of now is not known
+		last := rec.Event.Type == event.Deleted
+		w.Deleted, w.blind = w.gone || last, !last
 		if err := w.state(raw); err != nil {
 			return false, err
 		}

@@ -435,47 +435,65 @@ const disorder = time.Minute
 // jitter is how far the times of other records may be out of order while the clock is not set.
 const jitter = time.Second
 
-// covered reports whether all changes of a resource since a time are in the history, in one
-// namespace or in all if it is empty. A nil resource stands for all, a zero time for the
-// beginning of the log.
-func (r *Reader) covered(resource *event.Resource, namespace string, from time.Time) (bool, error) {
-	low, since, err := r.since(resource, namespace)
-	if from.IsZero() {
-		from = low
-	}
-	return err == nil && !since.IsZero() && !from.Before(since), err
+// coverage is what the history has of a resource.
+type coverage struct {
+	low      time.Time // when the log begins
+	since    time.Time // the time since when all changes are in the history, zero if they are not
+	narrowed []narrowing
 }
 
-// since returns the time that the log begins at, and the one since when all changes of a
-// resource are in the history, zero if they are not.
-func (r *Reader) since(resource *event.Resource, namespace string) (low, since time.Time, err error) {
-	if _, low, err = r.horizon(); err != nil {
-		return low, since, err
+// narrowing is when the rules by which the history is kept became narrower, as the clock may have shown it.
+type narrowing struct{ from, to time.Time }
+
+// changes reports whether all changes since a time are in the history.
+func (c *coverage) changes(from time.Time) bool {
+	return !c.since.IsZero() && !from.Before(c.since)
+}
+
+// absent reports whether an object of which nothing is recorded from one time until another, zero: until now, was not there
+// at the first. If the rules became narrower meanwhile, no record may show its end.
+func (c *coverage) absent(from, until time.Time) bool {
+	return c.changes(from) && !slices.ContainsFunc(c.narrowed, func(n narrowing) bool {
+		return !n.to.Before(from) && (until.IsZero() || !n.from.After(until))
+	})
+}
+
+// coverage returns what the history has of a resource, in one namespace or in all if it is empty. A nil resource stands for all.
+func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverage, err error) {
+	if _, c.low, err = r.horizon(); err != nil {
+		return c, err
 	}
 	if r.store.LogStats().Trimmed {
-		since = low
+		c.since = c.low
 	}
 	k, err := r.look()
 	if err != nil {
-		return low, since, err
+		return c, err
 	}
 	found, all := false, true
-	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+	err = r.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
 		partition, in := ledger.SplitFeed(feed)
 		gr, _ := ledger.SplitPartition(partition)
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		begun := k.certain(c.HistorySince)
-		if found, all = true, all && !begun.IsZero(); begun.After(since) {
-			since = begun
+		begun := k.certain(cp.HistorySince)
+		if found, all = true, all && !begun.IsZero(); begun.After(c.since) {
+			c.since = begun
+		}
+		for i, at := range cp.Narrowed {
+			n := narrowing{at, k.certain(at)}
+			if i == 0 && len(cp.Narrowed) >= ledger.MaxNarrowed { // earlier ones are not known any more
+				n.from = time.Time{}
+			}
+			c.narrowed = append(c.narrowed, n)
 		}
 		return nil
 	})
 	if !found || !all {
-		since = time.Time{}
+		c.since = time.Time{}
 	}
-	return low, since, err
+	return c, err
 }
 
 // unselected returns a function that reports whether the watches with a history select no recorded state of an object, by
@@ -523,7 +541,7 @@ type Span struct {
 	Unread   []Unread        `json:"unread,omitempty"`
 	Since    time.Time       `json:"since,omitzero"` // the time since when every change is in the history, if it is within the period
 
-	recorded bool // all that was read since then is in the log
+	recorded bool // all that was read since then is in the log, and an object of which nothing is was not there
 }
 
 // span returns how complete the history of a period is.
@@ -549,17 +567,18 @@ func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before
 			s.Gaps = append(s.Gaps, gaps[i].data)
 		}
 	}
-	covered, coveredErr := r.covered(resource, namespace, from)
-	s.recorded = covered && err == nil
-	if !covered && coveredErr == nil {
-		var since time.Time
-		if _, since, coveredErr = r.since(resource, namespace); since.After(from) && since.Before(to) {
-			s.Since = since
-		}
+	c, coverErr := r.coverage(resource, namespace)
+	if from.IsZero() {
+		from = c.low
+	}
+	known := err == nil && coverErr == nil
+	s.recorded, s.Complete = known && c.absent(from, time.Time{}), known && c.changes(from)
+	if !c.changes(from) && c.since.After(from) && c.since.Before(to) {
+		s.Since = c.since
 	}
 	s.Unread, err = r.unread(resource, namespace, name, to)
-	s.Complete = s.recorded && len(s.Gaps) == 0 && len(s.Unread) == 0
-	return s, cmp.Or(coveredErr, err)
+	s.Complete = s.Complete && len(s.Gaps) == 0 && len(s.Unread) == 0
+	return s, cmp.Or(coverErr, err)
 }
 
 // as is what a list of the objects at the time of the span is worth.
@@ -646,7 +665,7 @@ func (r *Reader) unselectedNamespace(resource *event.Resource, namespace string,
 // Worth is what is known of a resource at a time.
 type Worth struct {
 	As     As              // of the list of its objects
-	Since  time.Time       // when its history begins, zero if there is none
+	Since  time.Time       // when its history begins, or that of its lists, zero if there is none
 	Near   []event.GapData // the gaps around the time
 	Unread []Unread        // before the time
 }
@@ -666,8 +685,14 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 		return w, err
 	}
 	w.Near, w.Unread, w.As = around.Gaps, at.Unread, at.as()
-	if _, w.Since, err = r.since(&resource, namespace); w.Since.Equal(never) {
+	c, err := r.coverage(&resource, namespace)
+	if w.Since = c.since; w.Since.Equal(never) {
 		w.Since = time.Time{}
+	}
+	for _, n := range c.narrowed {
+		if !n.to.Before(t) && w.As == UnknownBefore && !w.Since.IsZero() {
+			w.Since = later(w.Since, n.to)
+		}
 	}
 	return w, err
 }

@@ -486,7 +486,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 				c.Truncated = true // the scan continues for the others
 				return stop(ctx)
 			}
-			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence}
+			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence, begun: row.Time()}
 			found[key(o.object())], order = o, append(order, o)
 		}
 		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
@@ -532,6 +532,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 type net struct {
 	NetChange
 	first, last, after uint64
+	begun              time.Time // of the first
 
 	ended   bool  // its last state in the period is a deletion
 	was, is State // without their objects, which may be many
@@ -598,20 +599,22 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	if err != nil && !damaged {
 		return nil, false, err
 	}
-	covered := map[event.Resource]bool{}
+	covered := map[event.Resource]coverage{}
 	for _, n := range all {
 		o := n.object()
-		if _, ok := covered[o.Resource]; !ok {
-			if covered[o.Resource], err = r.covered(&o.Resource, "", from.t); err != nil {
+		c, ok := covered[o.Resource]
+		if !ok {
+			if c, err = r.coverage(&o.Resource, ""); err != nil {
 				return nil, false, err
 			}
+			covered[o.Resource] = c
 		}
-		last, ok := lived[key(o)]
-		unproven := damaged || !covered[o.Resource]
-		if n.was.As == Exact && !n.was.Exists && (unproven || ok && !last.deleted) {
+		last := lived[key(o)]
+		ended := last.sequence != 0 && c.changes(from.t)
+		if n.was.As == Exact && !n.was.Exists && (damaged || !ended && !c.absent(from.t, n.begun) || last.lives()) {
 			n.was.As = UnknownBefore
 		}
-		if n.is.As == Exact && !n.is.Exists && (unproven || !n.ended) {
+		if n.is.As == Exact && !n.is.Exists && (damaged || !c.changes(from.t) || !n.ended) {
 			n.is.As = UnknownBefore
 		}
 		if n.was, err = r.judge(&o, from, n.was, nil); err != nil {

@@ -163,7 +163,7 @@ func TestListOfASelection(t *testing.T) {
 		check("selected by other rules", all, Exact, map[string]As{"old": Exact, "other": UnknownBefore})
 		selects("app=web")
 		narrow := w.rest()
-		check("selected until then", all, Exact, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
+		check("selected until then", all, UnknownBefore, map[string]As{"old": Exact, "web": UnknownBefore, "other": UnknownBefore})
 		check("not selected", narrow, Exact, map[string]As{"old": Exact})
 		c, _, err := w.r.ledger.Checkpoint(w.feed.ID)
 		w.must(err)
@@ -287,5 +287,39 @@ func TestUnselectedNamespace(t *testing.T) {
 		w.reload()
 		from = w.rest()
 		check("since all are", "ns", pods, from, true)
+	})
+}
+
+// The blame of an object that left the selection of a watch, and changed since, does not have it as deleted, and shows that more may
+// have changed.
+func TestBlameOfWhatLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.selectsLabels("app=web")
+		h := w.c.Handler(w.feed)
+		selected, left := w.labelled("x", "web"), w.labelled("x", "no")
+		h.OnAdd(selected, false)
+		w.rest()
+		check := func(what string, deleted bool, as As) {
+			t.Helper()
+			b, err := w.r.Blame(t.Context(), Object{pods, "ns", "x"})
+			w.must(err)
+			if b.Deleted != deleted || len(b.Fields) == 0 {
+				t.Errorf("%s: deleted %t, with %d fields", what, b.Deleted, len(b.Fields))
+			}
+			for _, f := range b.Fields {
+				if f.As != as {
+					t.Errorf("%s: %+v, want %s", what, f, as)
+				}
+			}
+		}
+		check("selected", false, Exact)
+		h.OnUpdate(selected, left)
+		w.rest()
+		check("left", false, Exact)
+		h.OnUpdate(left, w.labelled("x", "no"))
+		w.rest()
+		check("changed since", false, Gap)
 	})
 }

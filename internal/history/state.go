@@ -275,6 +275,7 @@ type around struct {
 	lived bool   // that is not a deletion
 	left  bool   // with that it left the selection of a watch
 	moved bool   // it left or entered one with the labels of its namespace
+	after bool   // it did so after the time, and before the next state
 	gap   uint64 // the last gap of it alone before the time; 0: there is none
 	lost  uint64 // the first one after it; 0: there is none
 }
@@ -288,7 +289,6 @@ func (r *Reader) around(before past, from uint64, text string, of func(*headline
 
 // aroundInto is around with a map, from which of may delete objects that it rejects from then on.
 func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
-	const moves = headline.Left | headline.Entered
 	keep := func(row *headline.Row) bool {
 		return (row.Flags&(headline.State|moves) != 0 || row.Type == event.Gap && row.Name != "") && of(row)
 	}
@@ -304,15 +304,19 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 		case row.Type == event.Gap:
 			a.lost = cmp.Or(a.lost, row.Sequence)
 		case row.Flags&headline.State == 0:
-			a.moved = true
+			a.moved, a.after = true, a.after || a.next == 0 && !before.has(row.Sequence, row.Time())
 		case before.has(row.Sequence, row.Time()):
-			a.last, a.lived, a.left, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0, 0
+			a.last, a.lived, a.left, a.after, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, false, 0, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
 		return nil
 	})
 }
+
+// moves are the flags of an object that left a selection or entered it. Where it did so with the labels of its namespace,
+// it has no new state.
+const moves = headline.Left | headline.Entered
 
 // firstAfter returns the sequence of an object's first state after a past, 0 if there is none.
 func (r *Reader) firstAfter(before past, o *Object) (uint64, error) {
@@ -517,19 +521,37 @@ func (r *Reader) absent(o *Object, before past, s State) (State, error) {
 	if err != nil {
 		return s, err
 	}
-	covered, err := r.covered(&o.Resource, o.Namespace, before.t)
-	last, ok := lived[key(*o)]
-	if s.before = last.sequence; !covered || ok && !last.deleted {
+	c, err := r.coverage(&o.Resource, o.Namespace)
+	if err != nil {
+		return s, err
+	}
+	var until time.Time // when it was added
+	if s.next != 0 {
+		rec, err := r.read(s.next)
+		if err != nil {
+			return s, err
+		}
+		if rec != nil {
+			until = rec.Event.Time
+		}
+	}
+	last := lived[key(*o)]
+	ended := last.sequence != 0 && c.changes(before.t)
+	if s.before = last.sequence; !ended && !c.absent(before.t, until) || last.lives() {
 		s.As = UnknownBefore
 	}
-	return s, err
+	return s, nil
 }
 
 // ending is the last state that is recorded before a time.
 type ending struct {
-	sequence uint64
+	sequence uint64 // 0: there is none
 	deleted  bool
+	moved    bool // the object left or entered a selection after the time, and before its next state
 }
+
+// lives reports whether a record shows an object that was there at the time.
+func (e ending) lives() bool { return e.moved || e.sequence != 0 && !e.deleted }
 
 // lastBefore returns the last states of objects in a past. It ends when it has n of them.
 func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
@@ -538,16 +560,23 @@ func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) boo
 		return found, nil
 	}
 	stats := r.store.LogStats()
-	keep := func(row *headline.Row) bool {
-		return row.Flags&headline.State != 0 && before.has(row.Sequence, row.Time()) && of(row)
-	}
+	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
 	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
-		o := objectOf(row)
-		if _, ok := found[o]; !ok {
-			o.Namespace, o.Name = strings.Clone(o.Namespace), strings.Clone(o.Name)
-			found[o] = ending{row.Sequence, row.Type == event.Deleted}
+		o, state := objectOf(row), row.Flags&headline.State != 0
+		e := found[o]
+		switch {
+		case e.sequence != 0:
+			return nil
+		case !before.has(row.Sequence, row.Time()):
+			e.moved = !state
+		case !state:
+			return nil
+		default:
+			e.sequence, e.deleted = row.Sequence, row.Type == event.Deleted
+			n--
 		}
-		if len(found) == n {
+		o.Namespace, o.Name = strings.Clone(o.Namespace), strings.Clone(o.Name)
+		if found[o] = e; n == 0 {
 			return errEnough
 		}
 		return nil
@@ -675,7 +704,7 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 		return as, "", false, err
 	}
 	for p, a := range recorded {
-		if a.next != 0 || a.lived {
+		if a.next != 0 || a.lived || a.after {
 			keys = append(keys, candidate{key: ledger.Key(p.namespace, p.name)})
 		}
 	}
@@ -780,7 +809,7 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	if err == nil {
 		s, err = r.latest(o, s, a.last)
 	}
-	if s.As == Exact && !s.Exists && a.lived {
+	if s.As == Exact && !s.Exists && (a.lived || a.after) {
 		s.As = UnknownBefore // its end is not recorded
 	}
 	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {

@@ -39,6 +39,9 @@ type Checkpoint struct {
 	// Kept are the rules of the watches that have kept the history since then; none of a
 	// checkpoint from before they were noted.
 	Kept []Kept `json:"kept,omitempty"`
+	// Narrowed are the times since HistorySince at which the rules of Kept became narrower, the last MaxNarrowed: of an object
+	// that they selected until then, the end may not be in the history.
+	Narrowed []time.Time `json:"narrowed,omitempty"`
 	// SettledSince is the time since when the history is kept by the rules of Kept, and in the present Form; zero: not known.
 	SettledSince time.Time `json:"settledSince,omitzero"`
 
@@ -46,6 +49,9 @@ type Checkpoint struct {
 	// everything in them is recorded; "" stands for all.
 	Ahead map[string]string `json:"ahead,omitempty"`
 }
+
+// MaxNarrowed bounds Checkpoint.Narrowed.
+const MaxNarrowed = 32
 
 // Kept are the rules by which a watch keeps the history of a feed's objects.
 type Kept struct {
@@ -113,7 +119,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && slices.EqualFunc(c.Narrowed, other.Narrowed, time.Time.Equal) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of
