@@ -208,7 +208,10 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 	return t.flush()
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+// stamp is a time as flags take it, rounded up: the state at the time of a change has that.
+func stamp(t time.Time) string {
+	return t.Add(time.Millisecond - 1).Truncate(time.Millisecond).UTC().Format("2006-01-02T15:04:05.000Z")
+}
 
 // listChanges reads pages of changes, at most limit if that is not 0.
 func listChanges(ctx context.Context, c *client.Client, query url.Values, limit int, progress func(*history.Page)) (*history.Page, error) {

@@ -126,6 +126,18 @@ func TestTimesOfTheDaemon(t *testing.T) {
 
 var instants = regexp.MustCompile(`20\d\d-\d\d-\d\dT[\d:.]+Z`)
 
+// TestStamp has the printed time of a change given back: the state at that time has the change.
+func TestStamp(t *testing.T) {
+	at := time.Date(2026, 1, 31, 10, 2, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]string{
+		0: "2026-01-31T10:02:00.000Z", 1: "2026-01-31T10:02:00.001Z", time.Millisecond: "2026-01-31T10:02:00.001Z", 123456789: "2026-01-31T10:02:00.124Z",
+	} {
+		if got := stamp(at.Add(after)); got != want {
+			t.Errorf("%v after: %s, want %s", after, got, want)
+		}
+	}
+}
+
 // TestMoreChanges: where a page ends, older changes are certain only without a test that each has to pass.
 func TestMoreChanges(t *testing.T) {
 	t.Parallel()

@@ -142,6 +142,7 @@ func (o *recordOptions) run(cmd *cobra.Command, args []string) error {
 		"path": filepath.Join(o.dir, recordedStore), "minFree": "64Mi", "retention": map[string]any{"maxAge": "87600h"}, "redactionKey": map[string]any{"env": recordKeyEnv},
 	}, watch, nil)
 	if err != nil {
+		_ = os.Remove(file) // the folder is for the next try
 		return err
 	}
 	logFile, err := os.OpenFile(filepath.Join(o.dir, recordedLog), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)

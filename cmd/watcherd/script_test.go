@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ const patience = 60 * time.Second
 // a real API server and asks them by the commands.
 func TestScripts(t *testing.T) {
 	cluster := testcluster.Shared(t)
-	bin, err := program()
+	bin, err := program(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,18 +56,14 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// program builds the binary once for all scripts.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "watcherd-scripts-")
-	if err != nil {
-		return "", err
-	}
+// program builds the binary in a directory, which it returns.
+func program(dir string) (string, error) {
 	out, err := exec.CommandContext(context.Background(), "go", "build", "-race", "-o", filepath.Join(dir, "watcherd"), ".").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return dir, nil
-})
+}
 
 // world is what a script works with: a namespace of the cluster, free ports, and a
 // webhook receiver.
