@@ -215,6 +215,20 @@ func TestForAfterLostHistory(t *testing.T) {
 	r.takes("sink", "updated a 8")
 }
 
+// TestForOfAFirstList begins the timers of what a first list has, of which a watch without a snapshot is given nothing, also where an
+// earlier life had looked through its objects.
+func TestForOfAFirstList(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Snapshot = false }))
+	r.route(stuck)
+	r.commit(&feedSynced{feed: r.liveFeed()})
+	r.pass(0)
+	s := r.liveFeed()
+	r.commit(listedBy(s, r.Object("a", "u", "1", "stuck").WithPosition(1)), &feedSynced{feed: s})
+	r.pass(0)
+	r.pass(stuck.For)
+	r.takes("sink", "updated a 1")
+}
+
 // TestForOfWhatAWatchComesToCover begins the timers of recorded objects that the watch is not
 // given: it has no snapshot.
 func TestForOfWhatAWatchComesToCover(t *testing.T) {
