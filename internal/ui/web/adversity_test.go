@@ -389,11 +389,13 @@ func TestBusyLog(t *testing.T) {
 		t.Errorf("%d changes are listed or counted, want %d", n, many)
 	}
 	hole := regexp.MustCompile(`^([\d,]+) more changes at this time`)
+	var others []string
 	until(t, "a row stands for others", func() bool {
 		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
-		return hole.MatchString(p.text(".row.hole"))
+		others = hole.FindStringSubmatch(p.text(".row.hole"))
+		return others != nil
 	})
-	more, err := strconv.Atoi(strings.ReplaceAll(hole.FindStringSubmatch(p.text(".row.hole"))[1], ",", ""))
+	more, err := strconv.Atoi(strings.ReplaceAll(others[1], ",", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
