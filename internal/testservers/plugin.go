@@ -3,6 +3,8 @@ package testservers
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -153,9 +155,12 @@ func (p *Plugin) Objects() [][]byte {
 func (p *Plugin) query(sql string) [][]byte {
 	p.t.Helper()
 	out, err := exec.CommandContext(context.WithoutCancel(p.t.Context()), p.interpreter, "-c", `import sqlite3, sys
-for value, in sqlite3.connect(sys.argv[1]).execute(sys.argv[2]):
+for value, in sqlite3.connect(sys.argv[1], timeout=60).execute(sys.argv[2]):
     print(value)`, p.db, sql).Output()
 	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
 		p.t.Error(err)
 		return nil
 	}
