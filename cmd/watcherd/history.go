@@ -210,8 +210,10 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 
 // stamp is a time as flags take it, rounded up: the state at the time of a change has that.
 func stamp(t time.Time) string {
-	return t.Add(time.Millisecond - 1).Truncate(time.Millisecond).UTC().Format("2006-01-02T15:04:05.000Z")
+	return roundedUp(t, time.Millisecond).Format("2006-01-02T15:04:05.000Z")
 }
+
+func roundedUp(t time.Time, to time.Duration) time.Time { return t.Add(to - 1).Truncate(to).UTC() }
 
 // listChanges reads pages of changes, at most limit if that is not 0.
 func listChanges(ctx context.Context, c *client.Client, query url.Values, limit int, progress func(*history.Page)) (*history.Page, error) {
@@ -259,7 +261,7 @@ func join(all, page *history.Page) {
 
 // beginning is the first whole second since which every change is in the history.
 func beginning(s *history.Span) string {
-	return s.Since.Add(time.Second - 1).Truncate(time.Second).UTC().Format(time.RFC3339)
+	return roundedUp(s.Since, time.Second).Format(time.RFC3339)
 }
 
 // missing reports whether changes of a period are not recorded, as far as it shows where.

@@ -516,9 +516,12 @@ func (s *Feed) narrowed(kept []ledger.Kept, at time.Time) []time.Time {
 	case now.Keeps(s.saved.Kept):
 		return list
 	default:
-		return append(slices.Clone(list[max(len(list)-ledger.MaxNarrowed+1, 0):]), at)
+		return lastNarrowed(append(slices.Clone(list), at))
 	}
 }
+
+// lastNarrowed are those times that a checkpoint keeps.
+func lastNarrowed(list []time.Time) []time.Time { return list[max(len(list)-ledger.MaxNarrowed, 0):] }
 
 // settledSince is since when the history has been kept by the same rules and in one form.
 func (s *Feed) settledSince(kept []ledger.Kept, at time.Time) time.Time {

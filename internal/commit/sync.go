@@ -189,7 +189,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, means 
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
 	slices.SortFunc(last.Narrowed, time.Time.Compare)
-	last.Narrowed = last.Narrowed[max(len(last.Narrowed)-ledger.MaxNarrowed, 0):]
+	last.Narrowed = lastNarrowed(last.Narrowed)
 	if s.epoch = last.Epoch; !kept {
 		last.HistorySince = time.Time{}
 	}
