@@ -52,6 +52,33 @@ func late(w http.ResponseWriter, r *http.Request, pass http.Handler, release <-c
 	_, _ = w.Write(answer.Body.Bytes()) // the page may have gone
 }
 
+// edited is a daemon whose answers to what ends in path are changed.
+func edited(t *testing.T, d *daemon, path string, edit func(body []byte) []byte) *daemon {
+	t.Helper()
+	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, path) {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		maps.Copy(w.Header(), answer.Header())
+		w.Header().Del("Content-Length")
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(edit(answer.Body.Bytes())) // the page may have gone
+	})
+}
+
+// encoded is the JSON of v.
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
 // settled returns after the page has taken what was sent to it.
 func (p *tab) settled() {
 	p.t.Helper()
@@ -348,8 +375,7 @@ func (c counted) Write(b []byte) (int, error) {
 // TestBusyLog: of more changes than a frame has, the number leads to all of them, and they are not listed in addition if the page
 // learns late what was recorded before. An expression that only the oldest changes match finds them.
 func TestBusyLog(t *testing.T) {
-	r := startReplay(t)
-	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r, d := startReplayed(t)
 	var first sync.Once
 	release := make(chan struct{})
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -421,19 +447,12 @@ func TestBusyLog(t *testing.T) {
 // TestTimesOutOfOrder: the rows of a feed continue where they were cut, also if what was recorded before has later times: the
 // deletions that a list shows have its time, and the clock may have been set back.
 func TestTimesOutOfOrder(t *testing.T) {
-	r := startReplay(t)
-	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
-	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if r.URL.Path != "/api/v1/history" {
-			pass.ServeHTTP(w, r)
-			return
-		}
-		answer := httptest.NewRecorder()
-		pass.ServeHTTP(answer, r)
+	r, d := startReplayed(t)
+	front := edited(t, d, "/api/v1/history", func(body []byte) []byte {
 		var page map[string]any
-		if err := json.Unmarshal(answer.Body.Bytes(), &page); err != nil {
+		if err := json.Unmarshal(body, &page); err != nil {
 			t.Error(err)
-			return
+			return body
 		}
 		items, _ := page["items"].([]any)
 		for _, item := range items {
@@ -441,8 +460,7 @@ func TestTimesOutOfOrder(t *testing.T) {
 				c["time"] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339Nano)
 			}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(page) // the page may have gone
+		return encoded(t, page)
 	})
 	const many = 2500 // more than the feed keeps
 	before := d.recorded()
@@ -625,10 +643,7 @@ func TestPausedStore(t *testing.T) {
 func TestLetterGone(t *testing.T) {
 	ns := namespace(t)
 	hook, _ := receiver(t)
-	d := start(t, configMaps(ns)+`
-routes: [{name: all, sinks: [hook]}]
-sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
-`)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
 	configMap(t, http.MethodPost, ns, "one", nil)
 	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
 	var gone atomic.Bool
@@ -662,10 +677,7 @@ func TestLettersFarBehind(t *testing.T) {
 		}
 	}))
 	t.Cleanup(hook.Close)
-	d := start(t, configMaps(ns)+`
-routes: [{name: all, sinks: [hook]}]
-sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook.URL+`"}}]
-`)
+	d := start(t, hooked(ns, hook.URL, "retry: {poisonAttempts: 1}"))
 	const many = 1000 // the page asks for as many at first
 	for i := range many {
 		configMap(t, http.MethodPost, ns, fmt.Sprintf("refused-%d", i), nil)
@@ -711,10 +723,7 @@ sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
 func TestLettersCounted(t *testing.T) {
 	ns := namespace(t)
 	hook, _ := receiver(t)
-	d := start(t, configMaps(ns)+`
-routes: [{name: all, sinks: [hook]}]
-sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
-`)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
 	p := open(t, d, "#/delivery/hook")
 	configMap(t, http.MethodPost, ns, "counted", nil)
 	configMap(t, http.MethodPatch, ns, "counted", object{"a": "b"})
@@ -825,20 +834,14 @@ func TestPartOfAPeriod(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
 	configMap(t, http.MethodPost, ns, "app", nil)
-	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if !strings.HasSuffix(r.URL.Path, "/changes") {
-			pass.ServeHTTP(w, r)
-			return
-		}
-		answer := httptest.NewRecorder()
-		pass.ServeHTTP(answer, r)
+	front := edited(t, d, "/changes", func(body []byte) []byte {
 		var c object
-		if err := json.Unmarshal(answer.Body.Bytes(), &c); err != nil {
+		if err := json.Unmarshal(body, &c); err != nil {
 			t.Error(err)
 		}
 		delete(c, "since")
 		c["truncated"] = true // as with more objects than an answer has
-		_ = json.NewEncoder(w).Encode(c)
+		return encoded(t, c)
 	})
 	p := open(t, &daemon{}, front.base+"/ui/#/between?from=-1h")
 	p.sees(".lead", "only the first part")
@@ -917,20 +920,14 @@ func TestManyFields(t *testing.T) {
 // TestManySources: of thousands of watched resources, five hundred at a time are listed, and those that wait before the others.
 func TestManySources(t *testing.T) {
 	d := start(t, configMaps(namespace(t)))
-	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if !strings.HasSuffix(r.URL.Path, "/status") {
-			pass.ServeHTTP(w, r)
-			return
-		}
-		answer := httptest.NewRecorder()
-		pass.ServeHTTP(answer, r)
+	front := edited(t, d, "/status", func(body []byte) []byte {
 		var status struct {
 			object  `json:"-"`
 			Watches []struct{ Sources []object }
 		}
-		if err := errors.Join(json.Unmarshal(answer.Body.Bytes(), &status), json.Unmarshal(answer.Body.Bytes(), &status.object)); err != nil {
+		if err := errors.Join(json.Unmarshal(body, &status), json.Unmarshal(body, &status.object)); err != nil {
 			t.Error(err)
-			return
+			return body
 		}
 		var watches []object
 		for i := range 300 {
@@ -946,7 +943,7 @@ func TestManySources(t *testing.T) {
 			watches = append(watches, object{"name": fmt.Sprintf("watch-%d", i), "sources": sources})
 		}
 		status.object["watches"] = watches
-		_ = json.NewEncoder(w).Encode(status.object) // the page may have gone
+		return encoded(t, status.object)
 	})
 	p := open(t, front, "#/watches")
 	p.sees("main", `(?s)^Watches.*watch-299\s+Resource.*kind-16\.v1\.group-299\.example\.com in \S+\s+forbidden`)

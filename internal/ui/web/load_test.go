@@ -35,6 +35,13 @@ var loadSeconds = flag.Int("load.seconds", 15, "how long TestLoad changes pods")
 // replay is the bench's server of pods that change.
 type replay struct{ url, kubeconfig string }
 
+// startReplayed starts that server and a daemon of its pods.
+func startReplayed(t *testing.T) (*replay, *daemon) {
+	t.Helper()
+	r := startReplay(t)
+	return r, startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+}
+
 func startReplay(t *testing.T) *replay {
 	t.Helper()
 	dir := t.TempDir()
@@ -164,8 +171,7 @@ func TestLoad(t *testing.T) {
 	if os.Getenv("WATCHERD_SOAK") != "" {
 		seconds = 3600
 	}
-	r := startReplay(t)
-	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r, d := startReplayed(t)
 	run := func(seconds int) (cpu time.Duration) {
 		t.Helper()
 		before, events := d.recorded(), seconds*loadRate

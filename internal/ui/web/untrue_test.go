@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -76,42 +75,22 @@ func TestOpening(t *testing.T) {
 	}
 }
 
-// edited is a daemon whose answers to what ends in path are changed.
-func edited(t *testing.T, d *daemon, path, pattern, by string) *daemon {
-	t.Helper()
-	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if !strings.HasSuffix(r.URL.Path, path) {
-			pass.ServeHTTP(w, r)
-			return
-		}
-		answer := httptest.NewRecorder()
-		pass.ServeHTTP(answer, r)
-		maps.Copy(w.Header(), answer.Header())
-		w.Header().Del("Content-Length")
-		w.WriteHeader(answer.Code)
-		_, _ = w.Write(regexp.MustCompile(pattern).ReplaceAll(answer.Body.Bytes(), []byte(by))) // the page may have gone
-	})
-}
-
 // TestFreeSpace: file systems that grow, as NFS services have them, report about 8 EiB, and some nothing.
 func TestFreeSpace(t *testing.T) {
 	d := start(t, configMaps(namespace(t)))
 	for free, want := range map[string]string{"9223372036853727232": "8388608 TiB free", "-1": "in the log$"} {
-		p := open(t, edited(t, d, "/status", `"diskFree":[0-9]+`, `"diskFree":`+free), "#/config")
+		p := open(t, edited(t, d, "/status", func(status []byte) []byte {
+			return regexp.MustCompile(`"diskFree":[0-9]+`).ReplaceAll(status, []byte(`"diskFree":`+free))
+		}), "#/config")
 		p.sees(".facts-list dt:nth-of-type(4) + dd", want)
 	}
-}
-
-// hooked is the configuration of a sink with a body, and hook its receiver.
-func hooked(ns, hook string) string {
-	return configMaps(ns) + "routes: [{name: all, sinks: [hook]}]\nsinks: [{name: hook, retry: {poisonAttempts: 5}, body: '{\"a\": 1}', webhook: {url: \"" + hook + "\"}}]\n"
 }
 
 // TestNumberAndString: a number does not look like a string of its digits, and an empty string not like nothing.
 func TestNumberAndString(t *testing.T) {
 	ns := namespace(t)
 	hook, _ := receiver(t)
-	config := hooked(ns, hook)
+	config := hooked(ns, hook, `retry: {poisonAttempts: 5}, body: '{"a": 1}'`)
 	d := start(t, config)
 	p := open(t, d, "#/config")
 	d.configure("admin: {listen: ADDRESS}\n" + strings.ReplaceAll(config, "poisonAttempts: 5", `poisonAttempts: "5"`))
@@ -140,7 +119,7 @@ func TestFarDifference(t *testing.T) {
 func TestReloads(t *testing.T) {
 	ns := namespace(t)
 	hook, _ := receiver(t)
-	config := hooked(ns, hook)
+	config := hooked(ns, hook, `retry: {poisonAttempts: 5}, body: '{"a": 1}'`)
 	d := start(t, config)
 	p := open(t, d, "#/config")
 	p.press("main", "reload")
@@ -223,8 +202,7 @@ func parsed(t *testing.T, text string) time.Time {
 
 // TestEnterOnOthers: Enter on a row that stands for others lists them.
 func TestEnterOnOthers(t *testing.T) {
-	r := startReplay(t)
-	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r, d := startReplayed(t)
 	p := open(t, d, "#/feed?lens=all")
 	p.sees(".dot.live", "live")
 	const many = 12_000
@@ -242,8 +220,7 @@ func TestEnterOnOthers(t *testing.T) {
 
 // TestEndOfFeed: the list of a live feed does not seem to be the whole history where it ends.
 func TestEndOfFeed(t *testing.T) {
-	r := startReplay(t)
-	d := startWith(t, "", r.kubeconfig, "cluster: {name: load}\nadmin: {listen: ADDRESS}\nwatches: [{name: pods, resources: [pods]}]\n")
+	r, d := startReplayed(t)
 	r.change(t, 12_000)
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if q := r.URL.Query(); q.Get("limit") == "200" {
@@ -266,10 +243,7 @@ func TestEndOfFeed(t *testing.T) {
 func TestQuestionsOutOfOrder(t *testing.T) {
 	ns := namespace(t)
 	hook, _ := receiver(t)
-	d := start(t, configMaps(ns)+`
-routes: [{name: all, sinks: [hook]}]
-sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+hook+`"}}]
-`)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
 	configMap(t, http.MethodPost, ns, "one", nil)
 	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
 	var first atomic.Bool

@@ -511,6 +511,14 @@ func receiver(t *testing.T) (url string, takes *atomic.Bool) {
 	return srv.URL, takes
 }
 
+// hooked is the configuration of a sink with more keys, whose receiver has the URL.
+func hooked(ns, url, more string) string {
+	return configMaps(ns) + `
+routes: [{name: all, sinks: [hook]}]
+sinks: [{name: hook, ` + more + `, webhook: {url: "` + url + `"}}]
+`
+}
+
 func TestDelivery(t *testing.T) {
 	ns := namespace(t)
 	url, takes := receiver(t)
@@ -1068,10 +1076,7 @@ func TestRecording(t *testing.T) {
 func TestKeyboard(t *testing.T) {
 	ns := namespace(t)
 	url, _ := receiver(t)
-	d := start(t, configMaps(ns)+`
-routes: [{name: all, sinks: [hook]}]
-sinks: [{name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+url+`"}}]
-`)
+	d := start(t, hooked(ns, url, "retry: {poisonAttempts: 1}"))
 	configMap(t, http.MethodPost, ns, "kept", object{"level": "info"})
 	configMap(t, http.MethodPatch, ns, "kept", object{"level": "debug"})
 	p := open(t, d, "#/feed?lens=all")
