@@ -162,7 +162,7 @@ func (r *rig) now(c change) change {
 func (r *rig) note(rules given) error {
 	b := r.Store.NewBatch()
 	defer b.Discard()
-	if err := r.c.noteSelections(b, rules, func(string, schema.GroupResource) bool { return false }); err != nil {
+	if err := r.c.noteSelections(b, rules, func(string, string) (resource, part bool) { return false, false }); err != nil {
 		return err
 	}
 	return r.Store.Commit(b)
@@ -172,7 +172,11 @@ func (r *rig) note(rules given) error {
 func meant(*plan.Watch) bool { return true }
 
 // wanted is meant for a resource.
-func wanted(*plan.Watch, schema.GroupResource) bool { return true }
+// wanted is Wants of watches of one resource.
+func wanted(w *plan.Watch, partition string) (resource, part bool) {
+	_, scope := ledger.SplitPartition(partition)
+	return true, scope == ledger.ScopeOf("", w.ServerLabels, w.ServerFields)
+}
 
 func addedTo(s *Feed, o *compact.Object) *objectSeen {
 	return &objectSeen{sighting: sighting{feed: s, obj: o}}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -220,7 +219,7 @@ func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
 			}
 			vRef := NewWatchRef(&v)
 			in.watches.Store(&[]WatchRef{vRef})
-			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, selecting("w", "tier=b")}}, func(*plan.Watch, schema.GroupResource) bool { return tc.wanted }, []*Feed{in}, nil, nil)
+			x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, selecting("w", "tier=b")}}, func(*plan.Watch, string) (resource, part bool) { return tc.wanted, tc.wanted }, []*Feed{in}, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +246,7 @@ func TestWatchReturnsToAResourceThatOthersRead(t *testing.T) {
 	v, w := selecting("v", ""), selecting("w", "")
 	s = r.part("", "")
 	r.begin(s, true, v, w)
-	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, w}}, func(w *plan.Watch, _ schema.GroupResource) bool { return w.Name == "v" }, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&v)}}, nil)
+	x, err := r.c.PrepareChange(&plan.State{Watches: []plan.Watch{v, w}}, func(w *plan.Watch, _ string) (resource, part bool) { return w.Name == "v", w.Name == "v" }, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&v)}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,6 +257,44 @@ func TestWatchReturnsToAResourceThatOthersRead(t *testing.T) {
 	r.save(s, s.saved)
 	r.begin(s, false, v, w)
 	r.expectGaps()
+}
+
+// TestWatchReturnsFromWhatIsBehind has a watch move to another part of the ledger, which is behind the one that it left, so that it is given
+// older states, and return before that has caught up: it is given the newer ones again, and there is no gap.
+func TestWatchReturnsFromWhatIsBehind(t *testing.T) {
+	v, away, back := selecting("v", "tier=b"), selecting("w", "tier=b"), selecting("w", "tier=a")
+	r := newRig(t, disk())
+	left, behind := r.part("tier=a", ""), r.part("tier=b", "")
+	r.save(left, ledger.Checkpoint{ResourceVersion: "60", Synced: true, Time: now, Form: left.Form})
+	r.save(behind, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now.Add(-time.Minute), Form: behind.Form})
+	left, behind = r.part("tier=a", ""), r.part("tier=b", "")
+	r.change([]plan.Watch{v, back}, left, true, back)
+	r.change([]plan.Watch{v, back}, behind, true, v)
+	r.commit(addedTo(left, r.Object("n", "u", "60")), addedTo(behind, r.Object("n", "u", "40")))
+	left.Stop()
+	r.save(left, ledger.Checkpoint{ResourceVersion: "60", Synced: true, Time: now, Form: left.Form})
+	r.save(behind, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now.Add(-time.Minute), Form: behind.Form})
+	r.Events()
+	given := func(want ...string) {
+		t.Helper()
+		r.commit()
+		var got []string
+		for _, e := range r.Events() {
+			got = append(got, fmt.Sprint(e.Type, " ", e.ResourceVersion))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the watch is given (-want +got):\n%s", diff)
+		}
+	}
+	r.change([]plan.Watch{v, away}, behind, false, v, away)
+	given("sync 40")
+	left = r.part("tier=a", "")
+	r.change([]plan.Watch{v, back}, left, true, back)
+	given("sync 60")
+	left.Stop()
+	left = r.part("tier=a", "") // it has not left since
+	r.change([]plan.Watch{v, back}, left, true, back)
+	given()
 }
 
 // TestWatchByLabelsReturnsAfterOthers removes the only watch that selects namespaces by label while the resource is not watched, and has it

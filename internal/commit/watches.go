@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -289,7 +288,7 @@ func (g *group) oweUnfollowed(namespace string, move *relabel, feeds []*Feed) er
 // selectionsNote has the rules of feeds noted.
 type selectionsNote struct {
 	feeds  []*Feed
-	wanted func(watch string, gr schema.GroupResource) bool // whether a watch of the state means the resource
+	wanted func(watch, partition string) (resource, part bool) // see WatchesChange
 }
 
 func (x *selectionsNote) process(g *group) error {
@@ -298,16 +297,27 @@ func (x *selectionsNote) process(g *group) error {
 
 // noteSelections makes the rules of running feeds durable. Those of parts of a
 // feed are of no use any more, and those of a feed that others took the place of are former ones. Of watches that
-// want the resource and that a feed feeds no more, it stays where they had come to.
-func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watch string, gr schema.GroupResource) bool) error {
+// want the resource and that a feed feeds no more, or one of another part of the ledger, it stays where they had come to.
+func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watch, partition string) (resource, part bool)) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
 	}
 	wants := func(name, id string) bool {
 		partition, _ := ledger.SplitFeed(id)
+		resource, _ := wanted(name, partition)
+		return resource
+	}
+	movedFrom := func(name, id string) bool {
+		partition, _ := ledger.SplitFeed(id)
 		gr, _ := ledger.SplitPartition(partition)
-		return wanted(name, gr)
+		resource, part := wanted(name, partition)
+		return resource && !part && slices.ContainsFunc(slices.Collect(maps.Keys(rules)), func(other string) bool {
+			_, fed := rules[other][name]
+			to, _ := ledger.SplitFeed(other)
+			of, _ := ledger.SplitPartition(to)
+			return fed && of == gr
+		})
 	}
 	leave := func(name, id string, s ledger.Selected) error {
 		return c.leave(b, name, id, s, wants(name, id))
@@ -367,6 +377,15 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 				s.Former = true
 				s.Put(b, name, id)
 			}
+		default: // what it is given elsewhere may be older than what it was given here
+			for name, s := range watches {
+				if s.Left != nil || !movedFrom(name, id) {
+					continue
+				}
+				if err := leave(name, id, s); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil
@@ -409,12 +428,11 @@ func (c *Committer) noteFirst(x *WatchesChange, due []string) error {
 	defer b.Discard()
 	for id, watches := range known {
 		partition, _ := ledger.SplitFeed(id)
-		gr, _ := ledger.SplitPartition(partition)
 		if slices.ContainsFunc(x.feeds, func(s *Feed) bool { return s.Partition == partition }) {
 			continue
 		}
 		for name, given := range watches {
-			if given.Former || !x.wanted(name, gr) {
+			if resource, _ := x.wanted(name, partition); given.Former || !resource {
 				continue
 			}
 			for _, sink := range due {
@@ -433,22 +451,28 @@ type WatchesChange struct {
 	snapshots []*snapshot
 
 	watches []plan.Watch // of the state
-	means   func(w *plan.Watch, gr schema.GroupResource) bool
+	wants   Wants
 	changed []addedWatch
 	moved   movedWatches
 }
 
-// wanted reports whether a watch of the state means a resource.
-func (x *WatchesChange) wanted(watch string, gr schema.GroupResource) bool {
+// Wants reports whether a watch means the resource of a part of the ledger, and whether it means that part.
+type Wants func(w *plan.Watch, partition string) (resource, part bool)
+
+// wanted is Wants of a watch of the state; of another one, nothing.
+func (x *WatchesChange) wanted(watch, partition string) (resource, part bool) {
 	i := slices.IndexFunc(x.watches, func(w plan.Watch) bool { return w.Name == watch })
-	return i >= 0 && x.means(&x.watches[i], gr)
+	if i < 0 {
+		return false, false
+	}
+	return x.wants(&x.watches[i], partition)
 }
 
 // PrepareChange prepares a change to feeds that are about to start, and to new watches of
 // those that stay. It makes durable what the change has to deliver: what is recorded and
 // watches come to cover, and a first snapshot to each of the sinks that are due one.
-func (c *Committer) PrepareChange(st *plan.State, means func(w *plan.Watch, gr schema.GroupResource) bool, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
-	x := &WatchesChange{feeds: slices.Clone(start), stay: stay, watches: st.Watches, means: means}
+func (c *Committer) PrepareChange(st *plan.State, wants Wants, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
+	x := &WatchesChange{feeds: slices.Clone(start), stay: stay, watches: st.Watches, wants: wants}
 	resumed, began, err := c.unfinished(st, start)
 	if err != nil {
 		return nil, err

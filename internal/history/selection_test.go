@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -31,7 +30,7 @@ func (w *world) selects(namespaces ...string) {
 func (w *world) reload() {
 	w.Helper()
 	watch := w.watch
-	x, err := w.c.PrepareChange(&plan.State{Watches: []plan.Watch{watch}}, func(*plan.Watch, schema.GroupResource) bool { return true }, nil, map[*commit.Feed][]commit.WatchRef{w.feed: {commit.NewWatchRef(&watch)}}, nil)
+	x, err := w.c.PrepareChange(&plan.State{Watches: []plan.Watch{watch}}, func(*plan.Watch, string) (resource, part bool) { return true, true }, nil, map[*commit.Feed][]commit.WatchRef{w.feed: {commit.NewWatchRef(&watch)}}, nil)
 	w.must(err)
 	w.must(w.c.AtBarrier(func(b commit.Barrier) { err = b.Change(x) }))
 	w.must(err)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -434,10 +433,11 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 			}
 		}
 	}
-	means := func(w *plan.Watch, gr schema.GroupResource) bool {
-		return m.means(d.resolved, w, gr, func(string) bool { return true })
+	wants := func(w *plan.Watch, partition string) (resource, part bool) {
+		gr, scope := ledger.SplitPartition(partition)
+		return m.means(d.resolved, w, gr, func(string) bool { return true }), m.wantsAs(d.resolved, w, gr, scope)
 	}
-	change, err := m.committer.PrepareChange(st, means, start, stay, due)
+	change, err := m.committer.PrepareChange(st, wants, start, stay, due)
 	if err != nil {
 		return err
 	}
