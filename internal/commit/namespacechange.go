@@ -378,28 +378,32 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 
 // addLate delivers an object as it would have been if the namespace had been known, but to
 // watches that have it by rules that are carried. It was added since then, or the watches
-// that select it came later.
+// that select it came later. Where objects were updated since, it may be one of those: it enters.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
-	t := event.Added
-	if u, noted := g.c.noted(o.GetNamespace(), s); !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From) {
-		t = event.Sync
+	late := transition{t: event.Added, after: o}
+	switch u, noted := g.c.noted(o.GetNamespace(), s); {
+	case !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From):
+		late.t = event.Sync
+	case u.Lost && !u.Former:
+		late.t, late.before, late.cause = event.Updated, o, "namespace "+move.Version
 	}
-	keep := false
 	var covered []route.Hit
 	for _, h := range hits {
 		if g.c.inForce(s, h, o.GetNamespace(), move.before(o)).Covers(o, move.before(o)) {
 			continue
 		}
-		if t == event.Sync && !h.Watch.Snapshot {
+		if late.t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
-		if selection, ok := h.Selection(t, nil, o, move.after); ok {
-			g.c.metrics.watched(h.Watch.Name, t)
-			covered = append(covered, route.Hit{Watch: h.Watch.Name, Selection: selection})
-			keep = keep || h.Watch.History
+		selection, ok := h.Selection(late.t, nil, o, move.after)
+		if !ok {
+			continue
 		}
+		g.c.metrics.watched(h.Watch.Name, late.t)
+		covered = append(covered, route.Hit{Watch: h.Watch.Name, Selection: selection})
+		late.keep = late.keep || h.Watch.History
 	}
-	_, err := g.deliver(s, move.At, &transition{t: t, after: o, keep: keep}, covered, nil)
+	_, err := g.deliver(s, move.At, &late, covered, nil)
 	return err
 }
 

@@ -28,7 +28,7 @@ func TestLateNamespace(t *testing.T) {
 		{"added", "prod", func(*rig, *Feed) []change { return nil }, []string{"added a u1 3"}},
 		{"updated", "prod", func(r *rig, s *Feed) []change {
 			return []change{updatedIn(s, r.Object("a", "u1", "4"), r.Object("a", "u1", "3"))}
-		}, []string{"added a u1 4", "gap   "}},
+		}, []string{"updated a u1 4", "gap   "}}, // it enters: other watches have the update
 		{"deleted", "prod", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, []string{"gap   "}},
 		{"not selected", "dev", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, nil},
 	} {
