@@ -41,7 +41,6 @@ const (
 type depot struct {
 	t       *testing.T
 	r       *rand.Rand
-	verbose bool
 	without []string
 
 	disk  *disk
@@ -258,9 +257,9 @@ func (boxSink) Close(context.Context) error { return nil }
 // now is the store's clock.
 func (d *depot) now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
 
-func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
+func newDepot(t *testing.T, seed uint64) *depot {
 	d := &depot{
-		t: t, r: rand.New(rand.NewPCG(seed, 3)), verbose: verbose, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
+		t: t, r: rand.New(rand.NewPCG(seed, 3)), without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
 		disk: newDisk(vfs.NewCrashableMem()), boxes: map[string]*box{}, workers: map[string]*worker{}, n: map[int]int{},
 	}
 	d.limits = store.Limits{
@@ -275,10 +274,7 @@ func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 
 // begin opens the store and starts the workers of the sinks that are configured.
 func (d *depot) begin(names ...string) error {
-	log := slog.New(slog.DiscardHandler)
-	if d.verbose {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	}
+	log := slog.New(slog.NewTextHandler(account, nil))
 	st, err := store.Open("store", store.Options{
 		FS: d.disk, Logger: log, MinFree: d.limits.MinFree, RetentionMaxAge: d.limits.RetentionMaxAge,
 		RetentionMaxBytes: d.limits.RetentionMaxBytes, MaxBytes: d.limits.MaxBytes, DeadLetterMaxBytes: d.limits.DeadLetterMaxBytes,
@@ -963,9 +959,7 @@ func (d *depot) flip() error {
 }
 
 func (d *depot) say(what string) {
-	if d.verbose {
-		d.t.Log(time.Now().Format("15:04:05.000"), what)
-	}
+	account.tell(what)
 }
 
 func (d *depot) run(n int) {

@@ -12,8 +12,8 @@
 // the daemon was ready is reported as an addition. Where no history was lost, no gap reports a loss, and
 // the consistency check, which a part of the histories runs all the time, repairs nothing.
 //
-// A failing history prints its seed. WATCHERD_SIM_SEED runs one history with its
-// steps printed, WATCHERD_SIM_WITHOUT leaves steps out ("reload,relabel"),
+// A failing history prints its seed and all that happened in it. WATCHERD_SIM_SEED runs one history and
+// prints that as it happens, WATCHERD_SIM_WITHOUT leaves steps out ("reload,relabel"),
 // WATCHERD_SIM_HISTORIES sets how many histories run and WATCHERD_SIM_FIRST where they
 // begin. The steps of a seed are always the same; what the goroutines make of them may
 // differ in order.

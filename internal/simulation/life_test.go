@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -200,10 +199,7 @@ func (w *world) begin() error {
 // start is begin once. It has the process cut off by the n-th sync of the disk; 0: by none.
 func (w *world) start(n int, seed uint64) error {
 	l := &life{world: w, ended: make(chan error, 1), kept: make(chan error, 1)}
-	log := slog.New(slog.DiscardHandler)
-	if w.verbose {
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	}
+	log := slog.New(slog.NewTextHandler(account, nil))
 	var err error
 	if l.store, err = store.Open("store", store.Options{FS: w.disk, Logger: log, MinFree: minFree}); err != nil {
 		return fmt.Errorf("open the store: %w", err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -93,9 +92,11 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 				continue
 			}
 			s.events = append(s.events, got)
-			if s.life.world.verbose {
-				fmt.Fprintf(os.Stderr, "%s      %s: %s %s@%s %s %s %d-%d %s-%s\n", time.Now().Format("15:04:05.000"), s.name, got.Type, got.Path, got.Version, got.Selection, got.Gap, got.From, got.To, got.Since.Format("15:04:05.000"), got.Until.Format("15:04:05.000"))
+			gap := ""
+			if got.Type == event.Gap {
+				gap = fmt.Sprintf("%s %d-%d %v-%v", got.Gap, got.From, got.To, got.Since.Format(time.TimeOnly), got.Until.Format(time.TimeOnly))
 			}
+			account.tell("    ", s.name+":", got.Type, got.Path+"@"+got.Version, got.Selection, gap)
 		}
 	}
 	if len(failed) > 0 {

@@ -28,8 +28,7 @@ type world struct {
 	t       *testing.T
 	r       *rand.Rand
 	starts  *rand.Rand // of what befalls starts
-	verbose bool
-	without []string // steps that are left out
+	without []string   // steps that are left out
 
 	cluster   *cluster
 	resolver  *resolver
@@ -59,9 +58,9 @@ type world struct {
 	gone     bool // the definition of widgets was deleted: what was not read of them by then cannot be
 }
 
-func newWorld(t *testing.T, seed uint64, verbose bool) *world {
+func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), starts: rand.New(rand.NewPCG(seed, 3)), verbose: verbose,
+		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), starts: rand.New(rand.NewPCG(seed, 3)),
 		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true, routes: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}, "red": {name: "red", mode: well}, "pinned": {name: "pinned", mode: well}},
@@ -477,9 +476,7 @@ func (w *world) forgive() {
 }
 
 func (w *world) say(what string) {
-	if w.verbose {
-		fmt.Fprintln(os.Stderr, time.Now().Format("15:04:05.000"), "====", what, "version", w.cluster.Version())
-	}
+	account.tell("====", what, "version", w.cluster.Version())
 }
 
 // run plays a history of n steps and checks it.
