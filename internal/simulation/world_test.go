@@ -384,8 +384,12 @@ func (w *world) replace(is bool) {
 		share := w.refuse.Swap(100)
 		time.Sleep(6 * time.Second)
 		w.refuse.Store(share)
-		w.other.Store(is)
-		w.cluster.SetUID(map[bool]string{false: "cluster-1", true: "cluster-2"}[is])
+		if is { // no moment shows the objects of the other cluster under the uid of this one
+			w.cluster.SetUID("cluster-2")
+		}
+		if w.other.Store(is); !is {
+			w.cluster.SetUID("cluster-1")
+		}
 		w.discover()
 	}
 }
