@@ -53,12 +53,7 @@ func (c *Committer) moved(start []*Feed, stay map[*Feed][]WatchRef) (movedWatche
 			if err != nil {
 				return err
 			}
-			if id == s.ID && given.Left != nil {
-				if as, err := c.asLeft(id, *given.Left); as || err != nil {
-					return err
-				}
-			}
-			if before, ok := m.from[namespace]; left != nil && (!ok || left.Time.After(before.Time)) {
+			if before, ok := m.from[namespace]; left != nil && (!ok || left.After(before)) {
 				m.from[namespace] = *left
 			}
 		}
@@ -121,7 +116,7 @@ func (c *Committer) leftAt(id string, given ledger.Selected) (*ledger.Left, erro
 		return given.Left, nil
 	}
 	cp, _, err := c.ledger.Checkpoint(id)
-	left := ledger.Left{ResourceVersion: cp.ResourceVersion, Time: cp.Time}
+	left := ledger.Left{ResourceVersion: cp.ResourceVersion, Time: cp.Time, Sequence: c.store.LogStats().Last}
 	switch {
 	case ledger.IgnoreUnreadable(err) != nil:
 		return nil, err
@@ -133,16 +128,9 @@ func (c *Committer) leftAt(id string, given ledger.Selected) (*ledger.Left, erro
 	case cp.RecordedUpTo() == "":
 		return nil, nil
 	default:
-		left = ledger.Left{ResourceVersion: cp.RecordedUpTo()}
+		left.ResourceVersion, left.Time = cp.RecordedUpTo(), time.Time{}
 	}
 	return &left, nil //nolint:nilerr // what is unreadable is unknown
-}
-
-// asLeft reports whether a part of the ledger is as a watch left it: nothing of it is unknown to the watch, wherever that has been meanwhile.
-func (c *Committer) asLeft(id string, left ledger.Left) (bool, error) {
-	cp, ok, err := c.ledger.Checkpoint(id)
-	whole := ok && err == nil && cp.Synced && cp.Ahead == nil && cp.Listing == nil
-	return whole && cp.ResourceVersion != "" && cp.ResourceVersion == left.ResourceVersion && cp.Time.Equal(left.Time), ledger.IgnoreUnreadable(err)
 }
 
 // leave notes where a watch had come to that a feed which runs on feeds no more; or nothing, if the watch does not want

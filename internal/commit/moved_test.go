@@ -260,7 +260,7 @@ func TestWatchReturnsToAResourceThatOthersRead(t *testing.T) {
 }
 
 // TestWatchReturnsFromWhatIsBehind has a watch move to another part of the ledger, which is behind the one that it left, so that it is given
-// older states, and return before that has caught up: it is given the newer ones again, and there is no gap.
+// older states, and return before that has caught up: it is given the newer ones again, and a gap for what was deleted between the two.
 func TestWatchReturnsFromWhatIsBehind(t *testing.T) {
 	v, away, back := selecting("v", "tier=b"), selecting("w", "tier=b"), selecting("w", "tier=a")
 	r := newRig(t, disk())
@@ -290,7 +290,7 @@ func TestWatchReturnsFromWhatIsBehind(t *testing.T) {
 	given("sync 40")
 	left = r.part("tier=a", "")
 	r.change([]plan.Watch{v, back}, left, true, back)
-	given("sync 60")
+	given("gap ", "sync 60")
 	left.Stop()
 	left = r.part("tier=a", "") // it has not left since
 	r.change([]plan.Watch{v, back}, left, true, back)

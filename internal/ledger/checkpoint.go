@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -236,6 +237,13 @@ type Selected struct {
 type Left struct {
 	ResourceVersion string    `json:"resourceVersion"` // "": it is not known
 	Time            time.Time `json:"time"`
+	Sequence        uint64    `json:"sequence,omitempty"` // of the last record before the watch left
+}
+
+// After reports whether a watch left a part of the ledger later than another one. Where nothing was recorded in between, the one that had
+// come further counts as later.
+func (l Left) After(other Left) bool {
+	return cmp.Or(cmp.Compare(l.Sequence, other.Sequence), l.Time.Compare(other.Time)) > 0
 }
 
 // All returns the rules of s and the later ones.
