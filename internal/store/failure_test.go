@@ -629,3 +629,40 @@ func TestStopOfALeaderBehindAStall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCloseOfALeaderBehindAStall: so does the close of one where only acknowledgements wait, for which nothing else does.
+func TestCloseOfALeaderBehindAStall(t *testing.T) {
+	t.Parallel()
+	f, j := &faulty{}, &testJournal{}
+	s, err := Open("store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), MaxBytes: smallTables, Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".sst") && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	var at Position
+	var since time.Time
+	eventually(t, "an entry waits for room", func() bool {
+		if now := s.JournalPosition(); now != at || since.IsZero() {
+			at, since = now, time.Now()
+		}
+		if err := q.PutNote(noise(64 << 10)); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(since) > 2*idleAfter
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	eventually(t, "the store closes", func() bool { return len(closed) > 0 })
+	if err := errors.Join(<-closed, s.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Err(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
