@@ -666,3 +666,22 @@ func TestCloseOfALeaderBehindAStall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSyncOfAFailedLog: a directory whose write-ahead log cannot be written is not durable: the journal is trimmed by that.
+func TestSyncOfAFailedLog(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	s, _ := openJournaled(t, errorfs.Wrap(vfs.NewMem(), f), &testJournal{})
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".log") && op.Kind == errorfs.OpFileWrite {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if at, err := s.SyncJournal(); !errors.Is(err, ErrFailed) {
+		t.Errorf("the leader is durable up to %+v, %v", at, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -208,7 +208,7 @@ func (r *Replica) Sync() error {
 		return err
 	}
 	defer r.s.life.leave()
-	return errors.Join(syncLog(r.s.db), r.s.Err(), r.s.measure())
+	return errors.Join(r.s.syncLog(), r.s.measure())
 }
 
 // Close releases the directory.
