@@ -387,10 +387,11 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 
 // advise adds what to do about an error that ends a replica.
 func (m *Member) advise(err error) error {
+	without := fmt.Sprintf("delete the streams %s and %[1]s-SNAPSHOT if no store has records", m.cfg.Journal.Stream)
 	switch {
-	case errors.Is(err, journal.ErrTrimmed):
+	case errors.Is(err, journal.ErrTrimmed), errors.Is(err, errNoSnapshot):
 		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log; "+
-			"if no replica leads, as after a purge by hand, run watcherd store adopt on the one that is furthest, or delete the stream if no store has records", err)
+			"if no replica leads, as after a purge by hand, run watcherd store adopt on the one that is furthest, or %s", err, without)
 	case errors.Is(err, errLed):
 		return fmt.Errorf("%w; stop it if this store shall replace its own, or remove this one, which is seeded then", err)
 	case errors.Is(err, journal.ErrSnapshot):
@@ -402,7 +403,7 @@ func (m *Member) advise(err error) error {
 	case errors.Is(err, journal.ErrOlder):
 		return fmt.Errorf("%w; when all replicas are of this release, give them another stream (store.journal.stream) and empty folders: every watch then starts like a new one", err)
 	case errors.Is(err, journal.ErrDiverged):
-		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then", err)
+		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then; or %s", err, without)
 	}
 	return err
 }
