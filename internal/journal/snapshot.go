@@ -139,7 +139,7 @@ func (j *Client) piece(header string, body []byte) (p piece, part []byte, err er
 		return p, nil, err
 	}
 	part, err = j.Keys.open(p.Key, body, []byte(header))
-	if errors.Is(err, errTampered) {
+	if errors.Is(err, ErrTampered) {
 		err = fmt.Errorf("%w or forged", ErrSnapshot)
 	}
 	return p, part, err
