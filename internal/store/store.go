@@ -377,9 +377,12 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 // closeFailedWait bounds the wait for calls in progress when a failed store is closed.
 const closeFailedWait = 5 * time.Second
 
+// stalledWait is how long Close waits for writes that no longer wait for the journal.
+const stalledWait = time.Second
+
 // Close waits for calls in progress, syncs acks, resigns, and releases the directory; a journal that does not answer fails
-// the store after closeFailedWait, and a write that does not end fails one with a journal after twice that. A second Close
-// returns nil. The cause of a failed store is in Err only.
+// the store after closeFailedWait, as does a write that does not end after that. A second Close returns nil. The cause of a failed
+// store is in Err only.
 func (s *Store) Close() error {
 	if !s.life.end() {
 		return nil
@@ -393,7 +396,7 @@ func (s *Store) Close() error {
 		s.startSequence()
 		stop := time.AfterFunc(closeFailedWait, s.sequencer.cancel)
 		defer stop.Stop()
-		late = time.After(2 * closeFailedWait)
+		late = time.After(closeFailedWait + stalledWait)
 	}
 	ended := make(chan struct{})
 	go func() {
