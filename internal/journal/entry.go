@@ -172,19 +172,19 @@ func (k Keys) open(id string, body, label []byte) ([]byte, error) {
 		}
 		n := key.aead.NonceSize()
 		if len(body) < n {
-			return nil, errTampered
+			return nil, ErrTampered
 		}
 		out, err := key.aead.Open(nil, body[:n], body[n:], label)
 		if err != nil {
-			return nil, errTampered
+			return nil, ErrTampered
 		}
 		return out, nil
 	}
 	return nil, ErrKey
 }
 
-// errTampered is damage, or the work of a client without the key.
-var errTampered = fmt.Errorf("%w: an entry is damaged or forged", ErrDiverged)
+// ErrTampered is an ErrDiverged that is damage, or the work of a client without the key.
+var ErrTampered = fmt.Errorf("%w: an entry is damaged or forged", ErrDiverged)
 
 // maxBatch bounds what the parts of one entry decompress to.
 const maxBatch = 1 << 30
@@ -255,11 +255,11 @@ func (a *assembly) add(seq uint64, f frame, part []byte, prev store.Position) (*
 	}
 	n, err := s2.DecodedLen(a.body.Bytes())
 	if err != nil || n > maxBatch {
-		return nil, errTampered
+		return nil, ErrTampered
 	}
 	batch, err := s2.Decode(nil, a.body.Bytes())
 	if err != nil {
-		return nil, errTampered
+		return nil, ErrTampered
 	}
 	e := &Entry{
 		Position: store.Position{First: a.first, Last: seq, Term: f.Term, Sum: uint64(f.Sum)},

@@ -25,8 +25,8 @@ import (
 // is seeded with it, and continues behind its position.
 //
 // The parts of a snapshot are messages on a subject of their own. The message that completes it has its position; it
-// replaces the one before only if that is the one that the writer has seen, and not of a later position. So a leader
-// that was replaced cannot take away what the entries are trimmed up to.
+// replaces the one before only if that is the one that the writer has seen, and not of a later position of this journal. So a
+// leader that was replaced cannot take away what the entries are trimmed up to.
 type Snapshot struct {
 	store.Position
 	Made time.Time
@@ -139,7 +139,7 @@ func (j *Client) piece(header string, body []byte) (p piece, part []byte, err er
 		return p, nil, err
 	}
 	part, err = j.Keys.open(p.Key, body, []byte(header))
-	if errors.Is(err, errTampered) {
+	if errors.Is(err, ErrTampered) {
 		err = fmt.Errorf("%w or forged", ErrSnapshot)
 	}
 	return p, part, err
@@ -206,7 +206,7 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err := cut.Flush(); err != nil {
 		return nil, err
 	}
-	if before != nil && (before.Last > position.Last || before.Term > position.Term) {
+	if before != nil && (before.Last > position.Last || before.Term > position.Term) && !j.foreign(ctx, before) {
 		return nil, fmt.Errorf("%w: another replica has made a snapshot at sequence %d; this one is at %d", store.ErrStolen, before.Last, position.Last)
 	}
 	counts, err := j.partsOf(ctx, u.id)
@@ -226,6 +226,12 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 		return nil, fmt.Errorf("remove the snapshot before: %w", err)
 	}
 	return &Snapshot{Position: position, Made: made, Size: uint64(u.part) * uint64(room), id: u.id, first: u.first, parts: u.part}, nil
+}
+
+// foreign reports whether the journal is known not to continue a snapshot, as one that was restored from an older backup.
+func (j *Client) foreign(ctx context.Context, s *Snapshot) bool {
+	_, err := j.Has(ctx, s.Position)
+	return errors.Is(err, ErrDiverged)
 }
 
 // room is what a part has at most, in bytes.

@@ -343,6 +343,24 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfAnotherPast: a snapshot that the journal does not continue is replaced, also one of a later term: the journal may have
+// been restored from an older backup.
+func TestSnapshotOfAnotherPast(t *testing.T) {
+	t.Parallel()
+	j := open(t, configOf(t, "J", startOne(t)))
+	w, _ := contend(t, j, store.Position{})
+	at, err := w.Append(t.Context(), []byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := at
+	other.Term++
+	save(t, j, other, text(1, 100))
+	want := text(2, 100)
+	save(t, j, at, want)
+	wantSnapshot(t, j, want)
+}
+
 // TestHas: a snapshot of another journal is recognized before it is read.
 func TestHas(t *testing.T) {
 	t.Parallel()

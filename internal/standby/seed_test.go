@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -554,4 +555,50 @@ func holds(t *testing.T, dir, text string) (names []string) {
 		t.Fatal(err)
 	}
 	return names
+}
+
+// TestOtherJournal: a store that is not of the journal, whose stream was lost and made again, is refused, and left as it is. That does not
+// change when the journal lacks the entry that shows it: the store may be all that is left of the journal before.
+func TestOtherJournal(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(21, 21))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	js := nodes[0].Connect()
+	if err := js.DeleteStream(t.Context(), "J"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // terms
+		if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
+			t.Fatal(err)
+		}
+		second.end(t)
+	}
+	before := contents(t, first.dir)
+	refused := func() {
+		t.Helper()
+		err := g.lead(first)
+		if err == nil {
+			first.end(t)
+		}
+		if !errors.Is(err, journal.ErrDiverged) {
+			t.Errorf("a store of another journal: %v", err)
+		}
+		if diff := cmp.Diff(before, contents(t, first.dir)); diff != "" {
+			t.Errorf("the directory has changed:\n%.1000s", diff)
+		}
+	}
+	refused()
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.trimmed(second, random, last(t, first.dir).Last)
+	second.end(t)
+	refused()
 }

@@ -181,6 +181,8 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	for {
 		at, s, err := m.follow(ctx)
 		switch {
+		case errors.Is(err, journal.ErrTrimmed) && at.Last > 0 && m.diverged():
+			return nil, m.advise(fmt.Errorf("%w, as was seen when the journal had its entry at sequence %d: %w", journal.ErrDiverged, at.Last, err))
 		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed), errors.Is(err, store.ErrLoss):
 			if err := m.seed(ctx, at, err); err != nil {
 				return nil, m.advise(err)
@@ -243,11 +245,24 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 	switch {
 	case err == nil:
 		noteBoot(m.cfg.Dir)
-		s, err = folder.Lead(m.writer)
+		if err = os.RemoveAll(m.divergedFile()); err == nil {
+			s, err = folder.Lead(m.writer)
+		}
 	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Position{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
+	case folder.Position().Last > 0 && errors.Is(err, journal.ErrDiverged) && !errors.Is(err, journal.ErrTampered):
+		err = errors.Join(err, os.WriteFile(m.divergedFile(), nil, 0o600))
 	}
 	return folder.Position(), s, err
+}
+
+// divergedFile is there, in a directory, if that was found not to be of the journal. The journal may lack the entry that shows it later, and
+// the directory may be all that is left of another journal: it is not replaced.
+func (m *Member) divergedFile() string { return filepath.Join(m.cfg.Dir, "DIVERGED") }
+
+func (m *Member) diverged() bool {
+	_, err := os.Stat(m.divergedFile())
+	return err == nil
 }
 
 // present is the answer to a leader that asks.
@@ -387,10 +402,11 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 
 // advise adds what to do about an error that ends a replica.
 func (m *Member) advise(err error) error {
+	without := fmt.Sprintf("delete the streams %s and %[1]s-SNAPSHOT if no store has records", m.cfg.Journal.Stream)
 	switch {
-	case errors.Is(err, journal.ErrTrimmed):
+	case errors.Is(err, journal.ErrTrimmed) && !errors.Is(err, journal.ErrDiverged), errors.Is(err, errNoSnapshot):
 		return fmt.Errorf("%w; a leader makes a snapshot within a minute, which seeds this replica: see the leader's log; "+
-			"if no replica leads, as after a purge by hand, run watcherd store adopt on the one that is furthest, or delete the stream if no store has records", err)
+			"if no replica leads, as after a purge by hand, run watcherd store adopt on the one that is furthest, or %s", err, without)
 	case errors.Is(err, errLed):
 		return fmt.Errorf("%w; stop it if this store shall replace its own, or remove this one, which is seeded then", err)
 	case errors.Is(err, journal.ErrSnapshot):
@@ -402,7 +418,7 @@ func (m *Member) advise(err error) error {
 	case errors.Is(err, journal.ErrOlder):
 		return fmt.Errorf("%w; when all replicas are of this release, give them another stream (store.journal.stream) and empty folders: every watch then starts like a new one", err)
 	case errors.Is(err, journal.ErrDiverged):
-		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then", err)
+		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and remove the stores of the others, which are seeded then; or %s", err, without)
 	}
 	return err
 }
@@ -475,7 +491,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 	return nil
 }
 
-// complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
+// complete notes that the directory had everything at a moment, and is of the journal. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {
@@ -484,7 +500,7 @@ func (f *follower) complete(at time.Time) error {
 	}
 	f.goal = 0
 	f.note(func(s *replica.State) { s.Heard = at })
-	return nil
+	return os.RemoveAll(f.divergedFile()) // a server that was behind may have been believed
 }
 
 // keepUp notes when the directory had everything while entries come without a pause: what the stream had when it was asked.

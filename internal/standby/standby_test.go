@@ -793,3 +793,34 @@ func TestOlderLayout(t *testing.T) {
 		t.Errorf("the stream ends at %d: %v", x.Last, err)
 	}
 }
+
+// TestPurgedWithoutStores: where a stream was purged and no store has records, a replica's error names what to delete, and it
+// leads when that is done.
+func TestPurgedWithoutStores(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(19, 19))
+	r := g.replicas[0]
+	if err := errors.Join(g.lead(r), g.work(r.store, random, 20), r.member.Keep(t.Context()), g.work(r.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	r.end(t)
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), "J")
+	if err == nil {
+		err = errors.Join(stream.Purge(t.Context()), os.RemoveAll(r.dir))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.open(r, func(*standby.Config) {})
+	r.member.SetSeedPatience(0)
+	if err := g.lead(r); !strings.Contains(fmt.Sprint(err), "delete the streams J and J-SNAPSHOT") {
+		t.Fatalf("no advice: %v", err)
+	}
+	if err := errors.Join(js.DeleteStream(t.Context(), "J"), js.DeleteStream(t.Context(), "J-SNAPSHOT"), g.lead(r)); err != nil {
+		t.Fatal(err)
+	}
+	r.end(t)
+}

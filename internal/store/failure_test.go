@@ -629,3 +629,59 @@ func TestStopOfALeaderBehindAStall(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCloseOfALeaderBehindAStall: so does the close of one where only acknowledgements wait, for which nothing else does.
+func TestCloseOfALeaderBehindAStall(t *testing.T) {
+	t.Parallel()
+	f, j := &faulty{}, &testJournal{}
+	s, err := Open("store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), MaxBytes: smallTables, Journal: j.writer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".sst") && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	var at Position
+	var since time.Time
+	eventually(t, "an entry waits for room", func() bool {
+		if now := s.JournalPosition(); now != at || since.IsZero() {
+			at, since = now, time.Now()
+		}
+		if err := q.PutNote(noise(64 << 10)); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(since) > 2*idleAfter
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	eventually(t, "the store closes", func() bool { return len(closed) > 0 })
+	if err := errors.Join(<-closed, s.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Err(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestSyncOfAFailedLog: a directory whose write-ahead log cannot be written is not durable: the journal is trimmed by that.
+func TestSyncOfAFailedLog(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	s, _ := openJournaled(t, errorfs.Wrap(vfs.NewMem(), f), &testJournal{})
+	f.set(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".log") && op.Kind == errorfs.OpFileWrite {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if at, err := s.SyncJournal(); !errors.Is(err, ErrFailed) {
+		t.Errorf("the leader is durable up to %+v, %v", at, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -79,12 +79,12 @@ func (s *Store) SyncJournal() (Position, error) {
 	}
 	defer s.life.leave()
 	p := s.JournalPosition()
-	return p, syncLog(s.db)
+	return p, s.syncLog()
 }
 
-func syncLog(db *pebble.DB) error {
-	b := db.NewBatch()
-	return errors.Join(b.LogData(nil, nil), b.Commit(pebble.Sync), b.Close())
+func (s *Store) syncLog() error {
+	b := s.db.NewBatch()
+	return errors.Join(b.LogData(nil, nil), s.applyNow(b, pebble.Sync), b.Close())
 }
 
 // EraseReplicas appends to the journal an entry before which every replica erases what was deleted or overwritten, as

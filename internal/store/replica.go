@@ -145,6 +145,9 @@ func (r *Replica) Apply(ctx context.Context, p Position, batch []byte) error {
 	return b.Close()
 }
 
+// errStalled is the cause of a failure for want of room, at the end of the process.
+var errStalled = fmt.Errorf("storage engine: a write does not end: %w", context.Canceled)
+
 // within returns what do returns. Pebble may hang in it for as long as a disk is full: once ending is closed, the store fails soon.
 func (s *Store) within(ending <-chan struct{}, do func() error) error {
 	if err := s.use(); err != nil {
@@ -165,7 +168,7 @@ func (s *Store) within(ending <-chan struct{}, do func() error) error {
 		case <-ending:
 			ending, late = nil, time.After(closeFailedWait)
 		case <-late:
-			s.fail(fmt.Errorf("storage engine: a write does not end: %w", context.Canceled))
+			s.fail(errStalled)
 		}
 	}
 }
@@ -205,7 +208,7 @@ func (r *Replica) Sync() error {
 		return err
 	}
 	defer r.s.life.leave()
-	return errors.Join(syncLog(r.s.db), r.s.Err(), r.s.measure())
+	return errors.Join(r.s.syncLog(), r.s.measure())
 }
 
 // Close releases the directory.

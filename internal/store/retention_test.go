@@ -429,7 +429,7 @@ func TestRetentionBetweenAnAckAndItsWrite(t *testing.T) {
 		}
 		return waits
 	})
-	if err := syncLog(s.db); err != nil { // as a commit does
+	if err := s.syncLog(); err != nil { // as a commit does
 		t.Fatal(err)
 	}
 	killed := fs.CrashClone(vfs.CrashCloneCfg{})

@@ -377,8 +377,12 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 // closeFailedWait bounds the wait for calls in progress when a failed store is closed.
 const closeFailedWait = 5 * time.Second
 
+// stalledWait is how long Close waits for writes that no longer wait for the journal.
+const stalledWait = time.Second
+
 // Close waits for calls in progress, syncs acks, resigns, and releases the directory; a journal that does not answer fails
-// the store after closeFailedWait. A second Close returns nil. The cause of a failed store is in Err only.
+// the store after closeFailedWait, as does a write that does not end after that. A second Close returns nil. The cause of a failed
+// store is in Err only.
 func (s *Store) Close() error {
 	if !s.life.end() {
 		return nil
@@ -387,17 +391,27 @@ func (s *Store) Close() error {
 	if s.Err() != nil {
 		return s.closeFailed()
 	}
+	var late <-chan time.Time
 	if s.sequencer != nil {
 		s.startSequence()
-		stop := time.AfterFunc(closeFailedWait, s.StopAppends)
+		stop := time.AfterFunc(closeFailedWait, s.sequencer.cancel)
 		defer stop.Stop()
+		late = time.After(closeFailedWait + stalledWait)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-s.life.idle
+		s.writers.Wait()
+	}()
 	select {
-	case <-s.life.idle:
+	case <-ended:
 	case <-s.failed:
 		return s.closeFailed()
+	case <-late: // Pebble waits for room on a full disk
+		s.fail(errStalled)
+		return s.closeFailed()
 	}
-	s.writers.Wait()
 	if s.Err() != nil { // the journal did not take the last acks
 		return s.closeFailed()
 	}
