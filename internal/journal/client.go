@@ -66,9 +66,7 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.Log.Info("connection to the journal restored", "server", nc.ConnectedAddr())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			c.Log.Warn("the journal's server reports an error", "error", j.sent.Error(err))
-		}))
+		natsclient.OnError(c.Log, &j.sent, func(error) {}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the journal: %w", j.sent.Error(err))
 	}

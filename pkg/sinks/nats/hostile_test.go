@@ -124,6 +124,22 @@ func TestQuotedTokenForStream(t *testing.T) {
 	}
 }
 
+// A server that reports errors without end does not fill the log.
+func TestManyReports(t *testing.T) {
+	report := "-ERR 'Permissions Violation for Publish to \"x\"'\r\n"
+	var log sinktest.Log
+	s := sinktest.Open(t, configFor(hostile(t, "nats", nil, "", strings.Repeat(report, 20_000)).url, false), log.Option)
+	for err := error(nil); err == nil; { // it is reported in the background
+		err = s.Write(t.Context(), sinktest.Events(1, 1))
+	}
+	if err := s.Close(t.Context()); err != nil { // which comes behind the reports
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "reports an error"); n == 0 || n > 1000 {
+		t.Errorf("%d lines", n)
+	}
+}
+
 type hostileServer struct {
 	url     string
 	refused chan struct{} // a value for each connection that the client ended

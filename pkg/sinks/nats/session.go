@@ -115,8 +115,7 @@ func (s *sink) handlers(c *session) []client.Option {
 			s.log.Info("connection to NATS restored", "server", nc.ConnectedAddr())
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(c.closed) }),
-		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
-			s.log.Warn("NATS server reports an error", "error", s.sent.Error(err))
+		natsclient.OnError(s.log, &s.sent, func(err error) {
 			if errors.Is(err, client.ErrPermissionViolation) {
 				c.alarm.ring(classify(err))
 			}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -68,6 +69,32 @@ func Connect(c *natsconfig.Config, line *Line, sent *Sent, more ...nats.Option) 
 		c.Log.Warn("the password or token crosses the network in clear text: set tls", "server", conn.ConnectedAddr())
 	}
 	return conn, err
+}
+
+// Bounds of what is logged of the errors that servers report, of which they may send any number: bytes of one, and how
+// many in a period.
+const (
+	maxReport  = 1 << 10
+	maxReports = 100
+	period     = time.Minute
+)
+
+// OnError is the option for what servers report. Each is logged within bounds, without what is hidden, and then given to handle.
+func OnError(log *slog.Logger, sent *Sent, handle func(error)) nats.Option {
+	var begin time.Time
+	n := 0
+	return nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { // one call at a time
+		if time.Since(begin) > period {
+			begin, n = time.Now(), 0
+		}
+		switch n++; {
+		case n <= maxReports:
+			log.Warn("NATS server reports an error", "error", post.Clean(sent.Error(err).Error(), maxReport))
+		case n == maxReports+1:
+			log.Warn("NATS server reports more errors than are logged in a minute", "errors", maxReports)
+		}
+		handle(err)
+	})
 }
 
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
