@@ -54,13 +54,16 @@ type names []string
 
 func (n names) String() string { return fmt.Sprintf("%q", []string(n)) }
 
-// authenticate finds out whose request it is. The token files are read each time:
-// they may have been rotated.
+// authenticate finds out whose request it is. The files of tokens and of authorities are read each time:
+// they may have been replaced since the connection was made.
 func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 	access := &s.cfg.Access
 	who := caller{name: "local client", commands: true}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		who.name, who.names = "certificate", namesOf(r.TLS.PeerCertificates[0])
+		if err := s.certs.verify(r.TLS.PeerCertificates); err != nil {
+			return who, problemf(http.StatusForbidden, "the certificate is valid no longer: %v", err)
+		}
 		if len(access.ReadNames)+len(access.CommandNames) > 0 {
 			in := func(list []string) bool {
 				return slices.ContainsFunc(who.names, func(name string) bool { return slices.Contains(list, name) })

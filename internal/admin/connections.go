@@ -202,6 +202,9 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			if p.Status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="watcherd"`)
 			}
+			if r.TLS != nil && p.Status == http.StatusForbidden {
+				w.Header().Set("Connection", "close") // on the next one the client may have another certificate
+			}
 			release := takeOpen(r)
 			defer release()
 			p.write(w)

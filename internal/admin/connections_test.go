@@ -204,7 +204,7 @@ func TestSlowReadersOfThePage(t *testing.T) {
 // TestUnreadWithoutToken: a client without a token asks for the page, or for what it may not have, many times on one connection of
 // HTTP/2 and reads nothing. Only a few of its requests and their answers are kept in memory.
 func TestUnreadWithoutToken(t *testing.T) {
-	for path, status := range map[string]string{"/ui/app.js": "200", "/api/v1/status": "401"} {
+	for path, status := range map[string]string{"/ui/app.js": "200", "/api/v1/status": "401", "/ui/../api/v1/status": "401", "//ui": "401"} {
 		f := newFixture(t)
 		read, _ := f.askUnread(path, "wrong")
 		got := map[string]int{}

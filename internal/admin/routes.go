@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -71,7 +72,18 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		}
 		guarded.ServeHTTP(w, r)
 	})
-	return s.limited(outer)
+	return s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if clean(r.URL.Path) {
+			outer.ServeHTTP(w, r)
+		} else { // outer would answer with a redirect
+			guarded.ServeHTTP(w, r)
+		}
+	}))
+}
+
+// clean reports whether http.ServeMux takes a path as it is.
+func clean(p string) bool {
+	return strings.HasPrefix(p, "/") && (p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/"))
 }
 
 // opened serves what needs the store.

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -270,6 +271,16 @@ func (c *certificates) latest() *tls.Config {
 		c.log.Info("certificates of the admin listener reloaded")
 	}
 	return c.current
+}
+
+// verify checks a client's certificates, of which the handshake has proved the first one's key, as a handshake would now.
+func (c *certificates) verify(chain []*x509.Certificate) error {
+	options := x509.VerifyOptions{Roots: c.latest().ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, next := range chain[1:] {
+		options.Intermediates.AddCert(next)
+	}
+	_, err := chain[0].Verify(options)
+	return err
 }
 
 // serverConfig turns the settings of a client into those of a server: the authority, if

@@ -3,6 +3,7 @@ package admin
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -103,5 +104,63 @@ func TestClientCertificates(t *testing.T) {
 	}
 	if name := served(); name != "another one" {
 		t.Errorf("with a broken file: certificate of %s", name)
+	}
+}
+
+// TestReplacedAuthority: a client whose authority was replaced is refused by its next request, on a connection that was made
+// before as well, and answered on the next one once it has a certificate of the new one.
+func TestReplacedAuthority(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ours, next := newAuthority(t), newAuthority(t)
+	ours.write(in("server.crt"), in("server.key"), "server")
+	ours.write(in("old.crt"), in("old.key"), "ops")
+	next.write(in("new.crt"), in("new.key"), "ops")
+	replace := func(pem []byte) {
+		t.Helper()
+		if err := os.WriteFile(in("ca.crt"), pem, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(ours.PEM)
+	f := newFixture(t)
+	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.ClientCAFile = in("server.crt"), in("server.key"), in("ca.crt")
+	f.cfg.Access = Access{CommandNames: []string{"ops"}}
+	f.serve()
+	for _, http2 := range []bool{true, false} {
+		replace(ours.PEM)
+		name := "old"
+		client := ours.client("", "")
+		transport := client.Transport.(*http.Transport)
+		transport.DisableKeepAlives, transport.ForceAttemptHTTP2 = false, http2
+		transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(in(name+".crt"), in(name+".key"))
+			return &pair, err
+		}
+		defer transport.CloseIdleConnections()
+		ask := func() int {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/api/v1/status", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			_, _ = io.Copy(io.Discard, resp.Body)
+			return resp.StatusCode
+		}
+		if status := ask(); status != http.StatusOK {
+			t.Errorf("HTTP/2 %t: status %d before", http2, status)
+		}
+		replace(next.PEM)
+		if status := ask(); status != http.StatusForbidden {
+			t.Errorf("HTTP/2 %t: status %d behind the replacement, want 403", http2, status)
+		}
+		if name = "new"; ask() != http.StatusOK {
+			t.Errorf("HTTP/2 %t: the client is refused although it has a new certificate", http2)
+		}
 	}
 }

@@ -247,6 +247,7 @@ func (l Limits) CostOptions() []cel.ProgramOption {
 		cel.CostLimit(l.Cost),
 		cel.CostTracking(r),
 		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
+		cel.CustomDecoratorV2(membership),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{
 			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
 		}),
@@ -326,6 +327,52 @@ const (
 	maxRegexWork     = 10 << 20 // instructions times bytes of one call: at most about 200 ms
 	regexWorkPerCost = 20       // of a unit of cost; most patterns are far below their bound
 )
+
+// membership cuts a text behind the longest one of a constant list that it is looked for in: it is not in the list either way. CEL
+// hashes the whole text, in each iteration of a loop, and charges nothing.
+func membership(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	call, ok := e.(interpreter.InterpretableCall)
+	if !ok || call.OverloadID() != overloads.InList {
+		return e, nil
+	}
+	args := call.Args()
+	constant, ok := args[1].(interpreter.InterpretableConst)
+	if !ok {
+		return e, nil
+	}
+	list, ok := constant.Value().(traits.Lister)
+	if !ok {
+		return e, nil
+	}
+	longest := 0
+	for it := list.Iterator(); it.HasNext() == types.True; {
+		if text, ok := it.Next().(types.String); ok {
+			longest = max(longest, len(text))
+		}
+	}
+	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), []interpreter.InterpretableV2{cut{args[0], longest + 1}, constant},
+		func(values ...ref.Val) ref.Val { return list.Contains(values[0]) }), nil
+}
+
+// cut is a value of which a text has so many bytes at most.
+type cut struct {
+	interpreter.InterpretableV2
+
+	bytes int
+}
+
+func (c cut) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	v := c.InterpretableV2.Exec(frame)
+	if text, ok := v.(types.String); ok && len(text) > c.bytes {
+		return text[:c.bytes]
+	}
+	return v
+}
+
+// Eval is Exec without a frame.
+func (c cut) Eval(vars interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(vars, c.Exec)
+}
 
 // regexes are the patterns of one expression: all are literals.
 type regexes map[string]int // → instructions

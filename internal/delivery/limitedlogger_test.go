@@ -2,11 +2,15 @@ package delivery
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // TestLongCause: what a receiver answers does not become a line of megabytes.
@@ -22,4 +26,32 @@ func TestLongCause(t *testing.T) {
 			t.Errorf("%s: %d bytes: %.100s", name, log.Len(), &log)
 		}
 	}
+}
+
+// TestPausesInTurns: a receiver that refuses its clients and accepts events in turns does not fill the log, however long its answers are.
+func TestPausesInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		refuse := false
+		r := newReceiver(t, func(context.Context, []change) error {
+			if refuse = !refuse; refuse {
+				return sinks.Pause(errors.New("403 " + strings.Repeat("x", 64<<10)))
+			}
+			return nil
+		})
+		var log bytes.Buffer
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery, c.Logger = sinks.Delivery{MaxEvents: 1}, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		s.add(numbered(1, upTo(200)...)...)
+		time.Sleep(time.Hour)
+		w.stop()
+		if n := strings.Count(log.String(), "trying another event"); n == 0 || n > 10 || log.Len() > 100<<10 {
+			t.Errorf("%d lines, %d bytes", n, log.Len())
+		}
+		if got := len(r.got()); got < 100 {
+			t.Errorf("%d events arrived", got)
+		}
+	})
 }

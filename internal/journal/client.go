@@ -33,6 +33,7 @@ type Config struct {
 type Client struct {
 	Config
 	line   natsclient.Line
+	sent   natsclient.Sent
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -55,21 +56,19 @@ const repeatAfter = 100 * time.Millisecond
 // against.
 func Open(ctx context.Context, c Config) (*Client, error) {
 	j := &Client{Config: c, closed: make(chan struct{}), heard: time.Now()}
-	conn, err := natsclient.Connect(&c.NATS, &j.line,
+	conn, err := natsclient.Connect(&c.NATS, &j.line, &j.sent,
 		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				c.Log.Warn("connection to the journal lost", "error", natsclient.Hide(&c.NATS, err))
+				c.Log.Warn("connection to the journal lost", "error", j.sent.Error(err))
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.Log.Info("connection to the journal restored", "server", nc.ConnectedAddr())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			c.Log.Warn("the journal's server reports an error", "error", natsclient.Hide(&c.NATS, err))
-		}))
+		natsclient.OnError(c.Log, &j.sent, func(error) {}))
 	if err != nil {
-		return nil, fmt.Errorf("connect to the journal: %w", natsclient.Hide(&c.NATS, err))
+		return nil, fmt.Errorf("connect to the journal: %w", j.sent.Error(err))
 	}
 	j.conn = conn
 	if j.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(attempt)); err == nil {
@@ -77,7 +76,7 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 	}
 	if err != nil {
 		j.Close() //nolint:contextcheck // it is closed after ctx, too
-		return nil, natsclient.Hide(&c.NATS, err)
+		return nil, j.sent.Error(err)
 	}
 	return j, nil
 }

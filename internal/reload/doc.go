@@ -12,7 +12,8 @@
 //     applied again, unless [Watcher.Trigger] asks for it.
 //   - Applying is rate limited; of changes in quick succession the last wins.
 //
-// Caveats: a file is taken as complete when it stays the same for a moment. A
+// Caveats: a file is taken as complete when it stays the same for a moment, for
+// seconds if it does not end with a line break. A
 // writer that pauses longer in the middle of the file may be taken at its word,
 // so write another file and rename it. A file that is a mount of its own
 // (Kubernetes' subPath, a file given to docker -v) never changes for the daemon

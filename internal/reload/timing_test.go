@@ -69,6 +69,25 @@ func TestTriggerAppliesWhatIsThere(t *testing.T) {
 	})
 }
 
+// TestHalfAFile: a writer pauses in the middle of the file, where that is valid.
+func TestHalfAFile(t *testing.T) {
+	inBubble(t, func(_ *testing.T, d *daemon) {
+		whole := content("b") + "  redact: [spec.a,\n    spec.b]\n"
+		half := strings.TrimSuffix(content("b"), "\n")
+		d.write(half)
+		d.watcher.Trigger()
+		pass(2 * time.Second)
+		d.want()
+		d.write(whole)
+		pass(10 * time.Second)
+		d.want("b")
+		d.write(half) // all of a file that ends so
+		d.watcher.Trigger()
+		pass(10 * time.Second)
+		d.want("b", "b")
+	})
+}
+
 func TestUnavailableSecretsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDaemon(t)

@@ -205,7 +205,16 @@ func (f *follower) look() {
 	if f.hasHandled && now.same(f.handled) && !f.forced && !f.retryNow {
 		return
 	}
-	f.await(now, f.timing.settle)
+	f.await(now, f.settleTime(now))
+}
+
+// settleTime is how long content must stay the same. What does not end with a line break may be a half of the file, which may be valid:
+// without the last items of a list.
+func (f *follower) settleTime(s fileContent) time.Duration {
+	if n := len(s.data); n > 0 && s.data[n-1] != '\n' {
+		return 10 * f.timing.settle
+	}
+	return f.timing.settle
 }
 
 func (f *follower) await(s fileContent, d time.Duration) {
@@ -217,7 +226,7 @@ func (f *follower) await(s fileContent, d time.Duration) {
 func (f *follower) settled(ctx context.Context) {
 	now := read(f.cfg.Path)
 	if !now.same(f.pending) {
-		f.await(now, f.timing.settle)
+		f.await(now, f.settleTime(now))
 		return
 	}
 	if wait := time.Until(f.nextApply); wait > 0 {

@@ -188,6 +188,8 @@ func TestLimitsLeaveRoom(t *testing.T) {
 		`!object.big.matches("error|warning") && metadata.name.matches("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")`,
 		`object.big.contains("aaaa") && !object.big.endsWith("b")`,
 		`{"x": 1} in object.list || true`,
+		`object.list.all(a, !(object.big in ["a", "b"]) && !(a.s in ["nothing", object.big]))`,
+		`object.list.exists(a, a.s in ["item-4999", "item"]) && object.list[1].n in [1, 2] && !("item" in [])`,
 	} {
 		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
 		if err != nil {

@@ -76,7 +76,7 @@ func (s *sink) check(ctx context.Context, c *kgo.Client, topic string) error {
 	case ctx.Err() != nil:
 		return s.classify(ctx, err)
 	case err != nil:
-		s.warnOnce(topic, "the settings of the topic cannot be read, so that what it may lose is not known", "error", err)
+		s.warnOnce(topic, "the settings of the topic cannot be read, so that what it may lose is not known", "error", s.hide(err))
 	}
 	s.judge(topic, replicas, settings)
 	limit := int(s.config.MaxMessageBytes)

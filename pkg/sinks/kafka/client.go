@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -183,7 +182,7 @@ func (s *sink) mechanism() sasl.Mechanism {
 		return plain.Plain(func(context.Context) (a plain.Auth, err error) {
 			a.User = c.User
 			a.Pass, err = read("sasl.password", c.Password, s.dir)
-			s.sent(a.Pass)
+			s.sent.Note(a.Pass)
 			return a, err
 		})
 	case mechanismOAuth:
@@ -196,7 +195,7 @@ func (s *sink) mechanism() sasl.Mechanism {
 			from := c.aws()
 			from.Dir, from.Timeout = s.dir, s.config.Timeout.Std()
 			k, err := from.Get(ctx)
-			s.sent(k.Secret, k.Session)
+			s.sent.Note(k.Secret, k.Session)
 			return msk.Auth{AccessKey: k.ID, SecretKey: k.Secret, SessionToken: k.Session, UserAgent: "watcherd"}, err
 		})
 	default:
@@ -268,7 +267,7 @@ func (s *sink) bearer(ctx context.Context) (string, error) {
 	c := s.config.SASL
 	if c.OAuth == nil {
 		token, err := read("sasl.token", c.Token, s.dir)
-		s.sent(token)
+		s.sent.Note(token)
 		return token, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout.Std())
@@ -277,23 +276,8 @@ func (s *sink) bearer(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sasl: %w", err)
 	}
-	s.sent(token)
+	s.sent.Note(token)
 	return token, nil
-}
-
-// maxSent is how many secrets are known: those of the connections of a while.
-const maxSent = 32
-
-// sent notes secrets that brokers get, for hide.
-func (s *sink) sent(secrets ...string) {
-	s.clientMu.Lock()
-	defer s.clientMu.Unlock()
-	for _, secret := range secrets {
-		if secret != "" && !slices.Contains(s.secrets, secret) {
-			s.secrets = append(s.secrets, secret)
-		}
-	}
-	s.secrets = s.secrets[max(len(s.secrets)-maxSent, 0):]
 }
 
 // maxReason is how many characters of an error are kept, which may be those of a broker.
@@ -304,9 +288,7 @@ func (s *sink) hide(err error) error {
 	if err == nil {
 		return nil
 	}
-	s.clientMu.Lock()
-	mask := post.NewMask(slices.Clone(s.secrets))
-	s.clientMu.Unlock()
+	mask := post.NewMask(s.sent.Note())
 	return post.Reword(err, func(text string) string {
 		if text = mask.Hide(text); len(text) > maxReason {
 			text = post.Clean(text, maxReason)

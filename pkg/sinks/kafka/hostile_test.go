@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -31,9 +33,34 @@ func TestQuotedWithoutTopic(t *testing.T) {
 	}
 }
 
+// A broker that quotes the credentials where it does not show the settings of a topic has no part of them in the log.
+func TestQuotedWithoutSettings(t *testing.T) {
+	t.Setenv("KAFKA_TEST_PASSWORD", "canary-secret")
+	c := configFor((&broker{topic: true}).serve(t))
+	c.SASL, c.Timeout = &kafka.SASL{Mechanism: "PLAIN", User: "me", Password: &sinks.Secret{Env: "KAFKA_TEST_PASSWORD"}}, sinks.Duration(time.Second)
+	var log sinktest.Log
+	if err := sinktest.Open(t, c, log.Option).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
+		t.Error("it is accepted")
+	}
+	if !strings.Contains(log.String(), "the settings of the topic cannot be read") || strings.Contains(log.String(), "canar") {
+		t.Error(log.String())
+	}
+}
+
 // challenger is a broker that answers the first message of SCRAM with a number of iterations, or refuses all that
 // authenticate with an error, and quotes what they send, if that is empty. With no error it has no topic and makes none.
 func challenger(t *testing.T, iterations string, code int16) (addr string) {
+	return (&broker{iterations: iterations, code: code}).serve(t)
+}
+
+type broker struct {
+	iterations string
+	code       int16
+	topic      bool        // it has the topics that it is asked for, and refuses all that authenticate once it was asked for their settings
+	asked      atomic.Bool // for these
+}
+
+func (b *broker) serve(t *testing.T) (addr string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +75,7 @@ func challenger(t *testing.T, iterations string, code int16) (addr string) {
 			go func() {
 				defer conn.Close()
 				for {
-					if err := challenge(conn, iterations, code); err != nil {
+					if err := b.challenge(conn); err != nil {
 						return
 					}
 				}
@@ -59,7 +86,7 @@ func challenger(t *testing.T, iterations string, code int16) (addr string) {
 }
 
 // challenge answers one request.
-func challenge(conn net.Conn, iterations string, code int16) error {
+func (b *broker) challenge(conn net.Conn) error {
 	var size [4]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
 		return err
@@ -72,7 +99,7 @@ func challenge(conn net.Conn, iterations string, code int16) error {
 	switch kmsg.Key(binary.BigEndian.Uint16(request)) {
 	case kmsg.ApiVersions:
 		r := kmsg.NewPtrApiVersionsResponse()
-		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata, kmsg.SASLHandshake, kmsg.ApiVersions, kmsg.CreateTopics, kmsg.SASLAuthenticate} {
+		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata, kmsg.SASLHandshake, kmsg.ApiVersions, kmsg.CreateTopics, kmsg.DescribeConfigs, kmsg.SASLAuthenticate} {
 			r.ApiKeys = append(r.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key.Int16(), MaxVersion: 1})
 		}
 		r.ErrorCode = 35 // that version is not supported: the client asks again with version 0
@@ -95,9 +122,16 @@ func challenge(conn net.Conn, iterations string, code int16) error {
 			return err
 		}
 		for _, topic := range asked.Topics {
-			r.Topics = append(r.Topics, kmsg.MetadataResponseTopic{Topic: topic.Topic, ErrorCode: kerr.UnknownTopicOrPartition.Code})
+			found := kmsg.MetadataResponseTopic{Topic: topic.Topic, ErrorCode: kerr.UnknownTopicOrPartition.Code}
+			if b.topic {
+				found.ErrorCode, found.Partitions = 0, []kmsg.MetadataResponseTopicPartition{{Leader: r.ControllerID, Replicas: []int32{r.ControllerID}, ISR: []int32{r.ControllerID}}}
+			}
+			r.Topics = append(r.Topics, found)
 		}
 		answer = r.AppendTo(nil)
+	case kmsg.DescribeConfigs:
+		b.asked.Store(true)
+		return io.ErrUnexpectedEOF
 	case kmsg.CreateTopics:
 		r := kmsg.NewPtrCreateTopicsResponse()
 		r.Version, r.Topics = 1, []kmsg.CreateTopicsResponseTopic{{
@@ -105,15 +139,19 @@ func challenge(conn net.Conn, iterations string, code int16) error {
 		}}
 		answer = r.AppendTo(nil)
 	default:
-		if iterations == "" {
+		if b.iterations == "" {
 			r := kmsg.NewPtrSASLAuthenticateResponse()
+			code := b.code
+			if b.asked.Load() {
+				code = kerr.SaslAuthenticationFailed.Code
+			}
 			r.Version, r.ErrorCode, r.ErrorMessage = 1, code, new("no: "+string(request)+strings.Repeat(" no", 5000))
 			answer = r.AppendTo(nil)
 			break
 		}
 		_, nonce, _ := bytes.Cut(request, []byte(",r="))
 		r := kmsg.NewPtrSASLAuthenticateResponse()
-		r.Version, r.SASLAuthBytes = 1, []byte("r="+string(nonce)+"more,s=c2FsdHNhbHRzYWx0,i="+iterations)
+		r.Version, r.SASLAuthBytes = 1, []byte("r="+string(nonce)+"more,s=c2FsdHNhbHRzYWx0,i="+b.iterations)
 		answer = r.AppendTo(nil)
 	}
 	out := binary.BigEndian.AppendUint32(nil, uint32(4+len(answer)))

@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
@@ -31,11 +32,11 @@ type sink struct {
 	reading  *solo.Runner
 	turn     chan struct{} // holds a token while a Write has records in the client
 	warnings wire.Warnings
+	sent     post.Sent
 
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client
 	closed   bool
-	secrets  []string       // that brokers got, the latest last
 	leaving  sync.WaitGroup // clients that drop closes
 
 	mu     sync.Mutex // guards what follows; the client asks for it (batchBytes)

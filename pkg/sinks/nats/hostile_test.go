@@ -10,9 +10,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -76,6 +78,65 @@ func TestQuotedToken(t *testing.T) {
 		if all := err.Error() + log.String(); strings.Contains(all, "canary") || !strings.Contains(all, "***") {
 			t.Errorf("it %s: %s", name, all)
 		}
+	}
+}
+
+// A server that quotes a token that was replaced, or that cannot be read any more, has it neither in the error nor in the log.
+func TestQuotedTokenOfBefore(t *testing.T) {
+	for name, change := range map[string]func(file string){
+		"replaced": func(file string) { testkit.Write(t, file, []byte("another-token")) },
+		"removed": func(file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		file := filepath.Join(t.TempDir(), "token")
+		testkit.Write(t, file, []byte("canary-token"))
+		c := configFor(hostile(t, "nats", nil, "", "-ERR 'Permissions Violation for Publish to \"canary-token\"'\r\n").url, false)
+		c.Token = &sinks.Secret{File: file}
+		var log sinktest.Log
+		s := sinktest.Open(t, c, log.Option)
+		_ = s.Write(t.Context(), sinktest.Events(1, 1)) // core NATS acknowledges nothing
+		change(file)
+		err := error(nil)
+		for err == nil || !strings.Contains(err.Error(), "Violation") { // it is reported in the background
+			err = s.Write(t.Context(), sinktest.Events(1, 1))
+		}
+		if all := err.Error() + log.String(); strings.Contains(all, "canary") || !strings.Contains(all, "***") {
+			t.Errorf("it is %s: %s", name, all)
+		}
+	}
+}
+
+// A server that quotes the token where it does not show the stream does not have it in the log.
+func TestQuotedTokenForStream(t *testing.T) {
+	t.Setenv("NATS_TEST_TOKEN", "canary-token")
+	c := configFor(hostile(t, "nats", nil, "", "-ERR 'Permissions Violation for Publish to \"canary-token\"'\r\n").url, true)
+	c.Token, c.Timeout = &sinks.Secret{Env: "NATS_TEST_TOKEN"}, sinks.Duration(time.Second)
+	var log sinktest.Log
+	s := sinktest.Open(t, c, log.Option)
+	for !strings.Contains(log.String(), "cannot be looked at") {
+		_ = s.Write(t.Context(), sinktest.Events(1, 1)) // it is not acknowledged
+	}
+	if strings.Contains(log.String(), "canary") {
+		t.Error(log.String())
+	}
+}
+
+// A server that reports errors without end does not fill the log.
+func TestManyReports(t *testing.T) {
+	report := "-ERR 'Permissions Violation for Publish to \"x\"'\r\n"
+	var log sinktest.Log
+	s := sinktest.Open(t, configFor(hostile(t, "nats", nil, "", strings.Repeat(report, 20_000)).url, false), log.Option)
+	for err := error(nil); err == nil; { // it is reported in the background
+		err = s.Write(t.Context(), sinktest.Events(1, 1))
+	}
+	if err := s.Close(t.Context()); err != nil { // which comes behind the reports
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "reports an error"); n == 0 || n > 1000 {
+		t.Errorf("%d lines", n)
 	}
 }
 

@@ -70,7 +70,7 @@ func (s *sink) connect() (*session, error) {
 	connection := s.config.connection()
 	connection.Name, connection.Dir, connection.Log = "watcherd "+s.name, s.dir, s.log
 	var err error
-	c.conn, err = natsclient.Connect(&connection, &c.line, s.handlers(c)...)
+	c.conn, err = natsclient.Connect(&connection, &c.line, &s.sent, s.handlers(c)...)
 	if errors.Is(err, natsclient.ErrFiles) {
 		return nil, sinks.Pause(err)
 	}
@@ -105,7 +105,7 @@ func (s *sink) handlers(c *session) []client.Option {
 			}
 			s.metrics.connected.Set(0)
 			s.metrics.disconnects.Inc()
-			s.log.Warn("connection to NATS lost", "error", s.hide(err))
+			s.log.Warn("connection to NATS lost", "error", s.sent.Error(err))
 			c.alarm.ring(fmt.Errorf("connection lost: %w", err))
 		}),
 		client.ReconnectHandler(func(nc *client.Conn) {
@@ -115,20 +115,12 @@ func (s *sink) handlers(c *session) []client.Option {
 			s.log.Info("connection to NATS restored", "server", nc.ConnectedAddr())
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(c.closed) }),
-		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
-			s.log.Warn("NATS server reports an error", "error", s.hide(err))
+		natsclient.OnError(s.log, &s.sent, func(err error) {
 			if errors.Is(err, client.ErrPermissionViolation) {
 				c.alarm.ring(classify(err))
 			}
 		}),
 	}
-}
-
-// hide takes out the secrets, which a server may quote.
-func (s *sink) hide(err error) error {
-	c := s.config.connection()
-	c.Dir = s.dir
-	return natsclient.Hide(&c, err)
 }
 
 // alarm wakes everybody who waits for the server, with a reason.

@@ -17,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
 )
 
 type sink struct {
@@ -28,6 +29,7 @@ type sink struct {
 	stream  *JetStream // nil for core NATS
 	log     *slog.Logger
 	metrics *metrics
+	sent    natsclient.Sent
 
 	connecting *solo.Runner
 	current    atomic.Pointer[session] // nil before the first connection
@@ -64,7 +66,7 @@ func (s *sink) Limits() sinks.Limits {
 
 // Write publishes the batch and waits until the stream, or the server, has it.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
-	defer func() { err = s.hide(err) }()
+	defer func() { err = s.sent.Error(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

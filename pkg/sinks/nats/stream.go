@@ -41,7 +41,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	case err == nil:
 	case errors.Is(err, client.ErrPermissionViolation):
 		// Publishing is all that is needed; a user with only that permission is right.
-		s.warnings.Once("", "the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", err)
+		s.warnings.Once("", "the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", s.sent.Error(err))
 		c.checked.Store(true)
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):

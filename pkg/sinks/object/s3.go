@@ -30,6 +30,7 @@ type bucketClient struct {
 	region string
 	client *post.Client
 	keys   *aws.Source
+	sent   post.Sent
 
 	mu     sync.Mutex // guards what follows
 	cached aws.Keys
@@ -178,7 +179,7 @@ func (b *bucketClient) sign(req *http.Request, body []byte) (hidden []string, er
 	req.Header, req.URL.RawQuery = signed.Header, signed.URL.RawQuery
 	authorization := signed.Header.Get("Authorization")
 	_, signature, _ := bytes.Cut([]byte(authorization), []byte("Signature="))
-	return []string{k.Secret, k.Session, authorization, string(signature)}, nil
+	return append(b.sent.Note(k.Secret, k.Session), authorization, string(signature)), nil
 }
 
 // credentials returns the current ones. Static ones are read at each call.

@@ -116,6 +116,7 @@ func (s *sink) config() (*pgconn.Config, error) {
 			return nil, fmt.Errorf("password: %w", err)
 		}
 	}
+	s.sent.Note(c.Password)
 	if s.tls != nil {
 		if err := s.secure(c); err != nil {
 			return nil, fmt.Errorf("tls: %w", err)

@@ -37,26 +37,62 @@ func row(values ...string) []string {
 	return []string{string(description), string(data)}
 }
 
+// Answers of a server.
+var (
+	ready    = "Z" + "I"
+	greeting = answer("R\x00\x00\x00\x00", "Sserver_version\x0018\x00", "K\x00\x00\x00\x01\x00\x00\x00\x02")
+	writable = answer(slices.Concat(row("off"), []string{"CSHOW\x00"})...)
+	tables   = query(row("history", "event", "jsonb"), row("objects", "object", "json"))
+	settings = query(row("on", "on", "t"))
+	written  = string(frames("1", "2", "n", "CINSERT 0 2\x00"))
+)
+
+func answer(messages ...string) string { return string(frames(append(messages, ready)...)) }
+
+func query(rows ...[]string) string {
+	messages := []string{"1", "2", rows[0][0]}
+	for _, r := range rows {
+		messages = append(messages, r[1])
+	}
+	return answer(append(messages, "CSELECT 1\x00")...)
+}
+
+// TestQuotedPasswordOfBefore: a server may quote a password that another has replaced since.
+func TestQuotedPasswordOfBefore(t *testing.T) {
+	t.Setenv("POSTGRES_TEST_URL", "postgres://me:canary-4711@127.0.0.1:1/db?sslmode=disable")
+	c := NewConfig()
+	c.URL = sinks.Secret{Env: "POSTGRES_TEST_URL"}
+	opened, err := c.Open(t.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opened.(*sink)
+	var parts [][]byte
+	for _, part := range []string{greeting, writable, settings, tables, written + written + string(frames(ready)), string(frames("ESERROR\x00C40001\x00Mno canary-4711\x00\x00", ready))} {
+		parts = append(parts, []byte(part))
+	}
+	client, ended := testkit.Script(2*time.Second, parts...)
+	s.network = func(context.Context, string, string) (net.Conn, error) { return client, nil }
+	if err := s.Write(t.Context(), samples.Events(2, 2)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("POSTGRES_TEST_URL", "postgres://me:another-4711@127.0.0.1:1/db?sslmode=disable")
+	if err := s.Write(t.Context(), samples.Events(2, 2)); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "no ***") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_ = client.Close() // the sink may not have come to it
+	<-ended
+}
+
 // FuzzServer: whatever bytes a server sends, a part after each request, end neither the process nor the sink, take bounded memory, and
 // the error is without the password.
 func FuzzServer(f *testing.F) {
 	const canary, part = "canary-4711", "\xfe"
 	f.Setenv("POSTGRES_FUZZ_URL", "postgres://me:"+canary+"@127.0.0.1:1/db?sslmode=disable")
 	events := samples.Events(2, 2)
-	ready := "Z" + "I"
-	answer := func(messages ...string) string { return string(frames(append(messages, ready)...)) }
-	greeting := answer("R\x00\x00\x00\x00", "Sserver_version\x0018\x00", "K\x00\x00\x00\x01\x00\x00\x00\x02")
-	writable := answer(slices.Concat(row("off"), []string{"CSHOW\x00"})...)
-	query := func(rows ...[]string) string {
-		messages := []string{"1", "2", rows[0][0]}
-		for _, r := range rows {
-			messages = append(messages, r[1])
-		}
-		return answer(append(messages, "CSELECT 1\x00")...)
-	}
-	tables := query(row("history", "event", "jsonb"), row("objects", "object", "json"))
-	settings := query(row("on", "on", "t"))
-	written := string(frames("1", "2", "n", "CINSERT 0 2\x00"))
 	for _, seed := range [][]string{
 		{greeting, writable, settings, tables, written + written + string(frames(ready))},
 		{greeting, writable, settings, tables, written + written + written + string(frames(ready))},

@@ -28,6 +28,7 @@ type sink struct {
 	metrics          *metrics
 	url              sinks.Secret
 	password         *sinks.Secret
+	sent             post.Sent
 	tls              *sinks.TLS
 	schema           string
 	history, objects bool // tables to write
@@ -64,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 
 // Write writes the batch in one transaction or, where the server refuses one of its events, in several.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
-	defer func() { err = s.hide(err) }()
+	defer func() { err = s.sent.Error(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -170,18 +171,6 @@ func refused(err error) bool {
 // operators are the classes of SQLSTATE that only an operator changes: features and roles, constraints that the
 // table should not have, authorization, the database, the schema, and what a statement names.
 const operators = " 0A 0L 0P 23 28 3D 3F 42 "
-
-// hide takes out the password, which a server may quote.
-func (s *sink) hide(err error) error {
-	if err == nil {
-		return nil
-	}
-	c, unread := s.config()
-	if unread != nil {
-		return err // it was not sent
-	}
-	return post.NewMask([]string{c.Password}).Error(err)
-}
 
 func (s *sink) classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

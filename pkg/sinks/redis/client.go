@@ -121,14 +121,14 @@ func (s *sink) options() (valkey.ClientOption, error) {
 	switch {
 	case s.config.Password == nil:
 	case s.config.Sentinel != nil: // the function below would be asked for the sentinels, too
-		password, err := s.config.Password.Value()
+		password, err := s.read(s.config.Password)
 		if err != nil {
 			return option, fmt.Errorf("password: %w", err)
 		}
 		option.Username, option.Password = s.config.Username, password
 	default:
 		option.AuthCredentialsFn = func(valkey.AuthCredentialsContext) (valkey.AuthCredentials, error) {
-			password, err := s.config.Password.Value()
+			password, err := s.read(s.config.Password)
 			if err != nil {
 				return valkey.AuthCredentials{}, sinks.Pause(fmt.Errorf("password: %w", err))
 			}
@@ -138,7 +138,7 @@ func (s *sink) options() (valkey.ClientOption, error) {
 	if at := s.config.Sentinel; at != nil {
 		option.Sentinel = valkey.SentinelOption{MasterSet: at.Master, Username: at.Username, TopologyRefreshInterval: refresh}
 		if at.Password != nil {
-			password, err := at.Password.Value()
+			password, err := s.read(at.Password)
 			if err != nil {
 				return option, fmt.Errorf("sentinel.password: %w", err)
 			}
@@ -146,6 +146,13 @@ func (s *sink) options() (valkey.ClientOption, error) {
 		}
 	}
 	return option, nil
+}
+
+// read reads a password that a server gets.
+func (s *sink) read(secret *sinks.Secret) (string, error) {
+	password, err := secret.Value()
+	s.sent.Note(password)
+	return password, err
 }
 
 // refresh is how often sentinels are asked for the server that takes writes, beside their word of a change.

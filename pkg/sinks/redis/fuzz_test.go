@@ -67,7 +67,7 @@ func attempt(t testing.TB, way uint8, parts ...[]byte) error {
 	}
 	_ = conn.Close() // the client may not have come to it
 	<-ended
-	return s.hide(err)
+	return s.sent.Error(err)
 }
 
 const hello = "%2\r\n$7\r\nversion\r\n$5\r\n8.0.0\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"
@@ -98,6 +98,49 @@ func TestHostileServer(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestQuotedPasswordOfBefore: a server may quote a password that another has replaced since.
+func TestQuotedPasswordOfBefore(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for request := make([]byte, 64<<10); ; {
+			n, err := conn.Read(request)
+			if err != nil {
+				return
+			}
+			answer := "-ERR no canary-4711\r\n"
+			if bytes.Contains(request[:n], []byte("HELLO")) {
+				answer = hello
+			}
+			_, _ = conn.Write([]byte(answer))
+		}
+	}()
+	t.Setenv("REDIS_TEST_PASSWORD", "canary-4711")
+	c := NewConfig()
+	c.URL, c.Password = "redis://"+listener.Addr().String(), &sinks.Secret{Env: "REDIS_TEST_PASSWORD"}
+	s, err := c.Open(t.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Write(t.Context(), samples.Events(1, 1)); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "no ***") {
+			t.Errorf("the error is %v", err)
+		}
+		t.Setenv("REDIS_TEST_PASSWORD", "another-4711")
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

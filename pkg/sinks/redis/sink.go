@@ -28,6 +28,7 @@ type sink struct {
 	stream   template.Template
 	format   sinks.Format
 	metrics  *metrics
+	sent     post.Sent
 	warnings wire.Warnings
 
 	connecting *solo.Runner
@@ -42,7 +43,7 @@ var _ sinks.Sink = (*sink)(nil)
 
 // Write appends the batch: with one script for each stream that its events go to.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
-	defer func() { err = s.hide(err) }()
+	defer func() { err = s.sent.Error(err) }()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -169,18 +170,6 @@ func appendValue(dst []byte, value string) []byte {
 
 // operators are what the errors begin with, or have in them, that only an operator changes.
 var operators = []string{"AUTH", "WRONGPASS", "NOPERM", "NOPROTO", "WRONGTYPE", "CROSSSLOT", "The user executing the script", "DB index", "unknown command"}
-
-// hide takes out the passwords, which a server may quote.
-func (s *sink) hide(err error) error {
-	if err == nil {
-		return nil
-	}
-	secrets := []*sinks.Secret{s.config.Password}
-	if s.config.Sentinel != nil {
-		secrets = append(secrets, s.config.Sentinel.Password)
-	}
-	return post.MaskOf(secrets...).Error(err)
-}
 
 func (s *sink) classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

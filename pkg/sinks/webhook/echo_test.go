@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"io"
@@ -11,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/elasticsearch"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
@@ -130,6 +133,43 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 			c.Headers = map[string]sinks.Header{"X-Key": {Secret: secretFile(t, test.secret)}}
 			err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 			if err == nil || !strings.Contains(err.Error(), "***") || strings.Contains(err.Error(), "canar") {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+// TestEchoedSecretOfBefore: an answer may quote a secret that another has replaced since.
+func TestEchoedSecretOfBefore(t *testing.T) {
+	for name, config := range map[string]func(url string, token sinks.Secret) sinks.Config{
+		"webhook": func(url string, token sinks.Secret) sinks.Config {
+			c := webhook.NewConfig()
+			c.URL.Text, c.BearerToken = url, &token
+			return c
+		},
+		"other kinds": func(url string, token sinks.Secret) sinks.Config {
+			c := elasticsearch.NewConfig()
+			c.URL, c.APIKey = url, &token
+			return c
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var first, last string
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				last = r.Header.Get("Authorization")
+				first = cmp.Or(first, last)
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, "no: "+first)
+			}))
+			defer server.Close()
+			token := secretFile(t, "canary-token")
+			s := sinktest.Open(t, config(server.URL, token))
+			err := s.Write(t.Context(), sinktest.Events(1, 1))
+			testkit.Write(t, token.File, []byte("another-token"))
+			for last == first { // the file is read again after a while
+				err = s.Write(t.Context(), sinktest.Events(1, 1))
+			}
+			if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "no: ") {
 				t.Errorf("the error is %v", err)
 			}
 		})

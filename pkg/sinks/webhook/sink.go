@@ -29,6 +29,7 @@ type sink struct {
 	results bool // answers are results documents
 	missing missing
 	secrets *credentials
+	sent    post.Sent
 	clients *clients
 	metrics *metrics
 }
@@ -90,13 +91,13 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	if err != nil {
 		return sinks.Pause(err)
 	}
-	a := attempt{events: len(events), to: to, hidden: append(hidden, to.hidden...)}
+	a := attempt{events: len(events), to: to, hidden: s.sent.Note(append(hidden, to.hidden...)...)}
 	if s.tokens != nil {
 		if a.token, err = s.tokens.value(ctx); err != nil {
 			return err
 		}
 		m.header.Set("Authorization", "Bearer "+a.token)
-		a.hidden = append(a.hidden, a.token)
+		a.hidden = s.sent.Note(a.token)
 	}
 	client, err := s.clients.acquire()
 	if err != nil {

@@ -59,6 +59,7 @@ type Client struct {
 	Options
 
 	transport *http.Transport
+	sent      *Sent
 }
 
 const (
@@ -70,7 +71,7 @@ const (
 
 // New makes a client. It starts nothing.
 func New(o Options) *Client {
-	c := &Client{Options: o}
+	c := &Client{Options: o, sent: &Sent{}}
 	c.Headers, c.TLS = maps.Clone(o.Headers), o.TLS.In(o.Dir)
 	c.transport = &http.Transport{
 		DialContext: c.dial, DialTLSContext: c.dialTLS, TLSHandshakeTimeout: o.Timeout,
@@ -184,6 +185,7 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	if err != nil {
 		return nil, sinks.Pause(err)
 	}
+	hidden = c.sent.Note(hidden...)
 	if c.Sign != nil {
 		more, err := c.Sign(req, body)
 		if err != nil {

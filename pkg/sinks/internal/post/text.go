@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -107,22 +108,35 @@ func (m *Mask) HideCut(text string) string {
 	return text
 }
 
-// MaskOf returns a mask for secrets, of which nil is none, as they are read now.
-func MaskOf(secrets ...*sinks.Secret) *Mask {
-	var hidden []string
+// Sent are the secrets that a destination got, which it may quote when others have taken their place. It is safe for concurrent use.
+type Sent struct {
+	mu      sync.Mutex // guards what follows
+	secrets []string   // the latest last
+}
+
+// maxSent is how many secrets are known: those of a while.
+const maxSent = 256
+
+// Note notes secrets and returns all that are known, for reading.
+func (s *Sent) Note(secrets ...string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, secret := range secrets {
-		if secret == nil || secret.IsZero() {
-			continue
-		}
-		if v, err := secret.Value(); err == nil { // one that cannot be read was not sent
-			hidden = append(hidden, v)
+		if secret != "" && !slices.Contains(s.secrets, secret) {
+			s.secrets = append(s.secrets, secret)
 		}
 	}
-	return NewMask(hidden)
+	s.secrets = s.secrets[max(len(s.secrets)-maxSent, 0):]
+	return slices.Clip(s.secrets)
 }
 
 // Error returns err with a text in which the secrets are replaced; see [Reword].
-func (m *Mask) Error(err error) error { return Reword(err, m.Hide) }
+func (s *Sent) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	return Reword(err, NewMask(s.Note()).Hide)
+}
 
 // Reword returns err with the text that words makes of its own, or err if that is the same. Of a [sinks.BatchError] that is
 // each of its errors.

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -20,11 +21,14 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
+// Sent are the passwords and tokens that servers got, which they may quote.
+type Sent = post.Sent
+
 // Connect makes one attempt at all servers; an error is [ErrFiles] for a secret or a file that
 // cannot be read. The connection reconnects by itself, and buffers nothing meanwhile. To close it,
 // see Line.
-func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn, error) {
-	auth, err := authOf(c)
+func Connect(c *natsconfig.Config, line *Line, sent *Sent, more ...nats.Option) (*nats.Conn, error) {
+	auth, err := authOf(c, sent)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
 	}
@@ -67,12 +71,30 @@ func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn,
 	return conn, err
 }
 
-// Hide returns err without the password or token, which a server may quote.
-func Hide(c *natsconfig.Config, err error) error {
-	if err == nil {
-		return nil
-	}
-	return post.MaskOf(new(c.Password.In(c.Dir)), new(c.Token.In(c.Dir))).Error(err)
+// Bounds of what is logged of the errors that servers report, of which they may send any number: bytes of one, and how
+// many in a period.
+const (
+	maxReport  = 1 << 10
+	maxReports = 100
+	period     = time.Minute
+)
+
+// OnError is the option for what servers report. Each is logged within bounds, without what is hidden, and then given to handle.
+func OnError(log *slog.Logger, sent *Sent, handle func(error)) nats.Option {
+	var begin time.Time
+	n := 0
+	return nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { // one call at a time
+		if time.Since(begin) > period {
+			begin, n = time.Now(), 0
+		}
+		switch n++; {
+		case n <= maxReports:
+			log.Warn("NATS server reports an error", "error", post.Clean(sent.Error(err).Error(), maxReport))
+		case n == maxReports+1:
+			log.Warn("NATS server reports more errors than are logged in a minute", "errors", maxReports)
+		}
+		handle(err)
+	})
 }
 
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
@@ -80,7 +102,7 @@ var ErrFiles = errors.New("cannot read the credentials")
 
 // auth returns the option for the way to authenticate, nil for none. Everything
 // is read again at each connection.
-func authOf(c *natsconfig.Config) (nats.Option, error) {
+func authOf(c *natsconfig.Config, sent *Sent) (nats.Option, error) {
 	switch {
 	case c.CredentialsFile != "":
 		path := sinks.InDir(c.Dir, c.CredentialsFile)
@@ -95,10 +117,10 @@ func authOf(c *natsconfig.Config) (nats.Option, error) {
 		}
 		return option, nil
 	case !c.Password.IsZero():
-		read, err := rereader(c, "password", c.Password.In(c.Dir))
+		read, err := rereader(c, sent, "password", c.Password.In(c.Dir))
 		return nats.UserInfoHandler(func() (string, string) { return c.User, read() }), err
 	case !c.Token.IsZero():
-		read, err := rereader(c, "token", c.Token.In(c.Dir))
+		read, err := rereader(c, sent, "token", c.Token.In(c.Dir))
 		return nats.TokenHandler(nats.AuthTokenHandler(read)), err
 	default:
 		return nil, nil //nolint:nilnil // no authentication is a way, too
@@ -107,7 +129,7 @@ func authOf(c *natsconfig.Config) (nats.Option, error) {
 
 // rereader reads the secret now, and returns a function that reads it again and
 // keeps to the last value while that fails.
-func rereader(c *natsconfig.Config, what string, secret sinks.Secret) (func() string, error) {
+func rereader(c *natsconfig.Config, sent *Sent, what string, secret sinks.Secret) (func() string, error) {
 	last, err := secret.Value()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -118,6 +140,7 @@ func rereader(c *natsconfig.Config, what string, secret sinks.Secret) (func() st
 		} else {
 			c.Log.Warn("secret could not be read; its last value stays in use", "secret", what, "error", err)
 		}
+		sent.Note(last)
 		return last
 	}, nil
 }

@@ -86,7 +86,7 @@ func (g *guarded) passes(b []byte) bool {
 // accepts takes in what follows in the protocol of NATS. Lines end with CRLF, and a message does: where they do not, the
 // client and the guard would not agree where the next line begins.
 func (g *guarded) accepts(b []byte) bool {
-	const longest = 8 << 10 // of a line that announces a message
+	const longest = 8 << 10 // of a line that announces a message, or reports an error
 	for len(b) > 0 {
 		if g.payload > 0 {
 			n := min(g.payload, len(b))
@@ -109,7 +109,7 @@ func (g *guarded) accepts(b []byte) bool {
 		}
 		g.head = append(g.head, part[:min(len(part), longest+1-len(g.head))]...)
 		announces := len(g.head) > 0 && (g.head[0]|' ' == 'm' || g.head[0]|' ' == 'h')
-		if g.length > maxLine || announces && g.length > longest {
+		if g.length > maxLine || g.length > longest && (announces || g.head[0] == '-') {
 			return false
 		}
 		if b = rest; !ended {
