@@ -205,7 +205,9 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		if part.Listing != nil && part.Listing.Rewound { // the others are of the versions before the rollback
 			at, recorded, rewound = part.ListVersion(), part.ListVersion(), true
 		}
-		partial = partial || rewound || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		l := part.Listing
+		again := part.Synced && l != nil && !l.Rewound && (l.ResourceVersion == part.ResourceVersion || l.ResourceVersion == part.Recorded && !l.Blind) // of what is recorded, in another form
+		partial = partial || rewound || l != nil && l.ResourceVersion != at && !again || newest != "" && part.Epoch != whole.Epoch
 		blind = blind || part.Listing != nil && part.Listing.Blind
 		if part.Gap != nil && part.Listing != nil {
 			partial = true
@@ -221,8 +223,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			quiet = later
 		}
 		known := ledger.Later(part.Ahead[namespace], part.Ahead[""])
-		again := part.Synced && part.Listing != nil && !part.Listing.Rewound && part.Listing.ResourceVersion == part.ResourceVersion
-		if part.Listing == nil && (part.Synced || part.Ahead != nil) || again { // again: recorded in another form
+		if part.Listing == nil && (part.Synced || part.Ahead != nil) || again {
 			known = ledger.Later(known, at)
 		}
 		if namespace == "" {
