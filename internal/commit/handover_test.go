@@ -222,6 +222,24 @@ func TestGatheredListOfWhatIsRecorded(t *testing.T) {
 	}
 }
 
+// TestGatheredFormIsKept widens a watch whose namespaces are recorded in the form of now: no state is recorded again.
+func TestGatheredFormIsKept(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	part := r.feedIn(pods, "ns")
+	r.commit(addedTo(part, r.Object("a", "u1", "90")))
+	r.saveAll(map[string]ledger.Checkpoint{
+		"pods#b":  {ResourceVersion: "100", Synced: true, Form: part.Form},
+		"pods#ns": {ResourceVersion: "150", Synced: true, Form: part.Form},
+	})
+	s := r.feed(pods)
+	r.succeeds(s)
+	last := r.Store.LogStats().Last
+	r.commit(listedBy(s, r.Object("a", "u1", "90").WithPosition(1)), &feedSynced{feed: s})
+	if again := r.Store.LogStats().Last - last; again != 0 {
+		t.Errorf("%d records were added", again)
+	}
+}
+
 // TestGatheredEpochs widens a watch of which one namespace has followed a rollback, and another has not: their versions
 // cannot be compared.
 func TestGatheredEpochs(t *testing.T) {
