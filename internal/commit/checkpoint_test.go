@@ -208,6 +208,7 @@ func TestResumes(t *testing.T) {
 
 // TestPutCheckpoints moves a feed's checkpoint as its informer says, with each commit.
 func TestPutCheckpoints(t *testing.T) {
+	form := newRig(t, disk(), committest.PodWatch()).feed(pods).Form
 	for _, tc := range []struct {
 		name     string
 		informer informer
@@ -269,7 +270,7 @@ func TestPutCheckpoints(t *testing.T) {
 		{
 			name: "caught up with what was taken over", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
 			with: func(_ *rig, s *Feed) { s.synced, s.ahead = true, map[string]string{"other": "8"} },
-			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true}, acked: 2,
+			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: form}, acked: 2,
 		},
 		{
 			name: "behind what was taken over", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,

@@ -477,7 +477,9 @@ func (g *group) passEmptyList(s *Feed, sub Acknowledger) error {
 func (s *Feed) checkpoint(sub Acknowledger, at time.Time) ledger.Checkpoint {
 	version := sub.Checkpoint(s.position)
 	if s.ahead != nil && version != "" && s.caughtUp(version) {
-		s.ahead = nil // its list has been taken in as well
+		if s.ahead = nil; s.listed == nil { // its list has been taken in as well; else what that showed to be gone may have a former form
+			s.recordedForm = s.Form
+		}
 	}
 	version = cmp.Or(version, s.saved.ResourceVersion)
 	kept := s.kept()

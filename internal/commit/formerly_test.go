@@ -1,12 +1,15 @@
 package commit
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -83,6 +86,49 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			for _, e := range r.Events() {
 				if strings.Contains(string(e.Object), "shown") {
 					t.Errorf("later %s with %s", e.Type, e.Object)
+				}
+			}
+		})
+	}
+}
+
+// TestWidenedFeedHidesRecordedStates widens a watch to all namespaces and hides what recorded states show, at once: what is hidden is not
+// seen in the events that follow, whether a state is in the list of the whole, is later than that, or goes.
+func TestWidenedFeedHidesRecordedStates(t *testing.T) {
+	for _, lives := range []int{1, 2} {
+		t.Run(fmt.Sprint("lives: ", lives), func(t *testing.T) {
+			r := newRig(t, disk(), committest.PodWatch())
+			r.hide(committest.PodWatch())
+			r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"sink"}})
+			state := func(s *Feed, name, version string, position uint64) *compact.Object {
+				return r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q},"spec":{"a":"hunter2","b":"shown"}}`, name, "u-"+name, version)).WithPosition(position)
+			}
+			part := r.feedIn(pods, "ns")
+			r.commit(addedTo(part, state(part, "still", "80", 0)), addedTo(part, state(part, "moving", "90", 0)), addedTo(part, state(part, "going", "91", 0)))
+			r.commit(updatedIn(part, state(part, "moving", "150", 0), nil))
+			r.Events()
+			r.saveAll(map[string]ledger.Checkpoint{
+				"pods#a":  {ResourceVersion: "100", Synced: true, Time: now, Form: part.Form},
+				"pods#ns": {ResourceVersion: "200", Synced: true, Time: now, Form: part.Form},
+			})
+			first := r.Read
+			r.hide(committest.PodWatch(func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, "spec.a") }))
+			var s *Feed
+			for range lives {
+				s = r.feed(pods)
+				r.succeeds(s)
+				s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "100", End: 1}, checkpoints: map[uint64]string{1: "100", 2: "149", 5: "220"}})
+				r.commit(listedBy(s, state(s, "still", "80", 0)), listedBy(s, state(s, "going", "91", 0)), listedBy(s, state(s, "moving", "90", 1)), &feedSynced{feed: s})
+			}
+			r.commit(updatedIn(s, state(s, "moving", "150", 2), nil))
+			r.commit(updatedIn(s, state(s, "still", "210", 3), nil), updatedIn(s, state(s, "moving", "211", 4), nil), deletedFrom(s, state(s, "going", "220", 5)))
+			if cp := r.saved(s); cp.Ahead != nil || cp.Form != s.Form {
+				t.Errorf("the checkpoint is %+v", cp)
+			}
+			r.Read = first
+			for _, e := range r.Expect("updated still u-still 210", "updated moving u-moving 211", "deleted going u-going 220") {
+				if text := string(e.Object) + string(e.OldObject) + string(e.Patch); strings.Contains(text, "hunter2") || !strings.Contains(text, "shown") {
+					t.Errorf("%s with %s, old %s, patch %s", e.Type, e.Object, e.OldObject, e.Patch)
 				}
 			}
 		})

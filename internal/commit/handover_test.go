@@ -188,6 +188,58 @@ func TestGatheredLists(t *testing.T) {
 	}
 }
 
+// TestGatheredListOfWhatIsRecorded widens a watch while one namespace is amid a list of the newest version that is recorded, which may not be
+// complete: nothing is missing, and what is recorded is not reported again.
+func TestGatheredListOfWhatIsRecorded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		listing ledger.Listing
+		gap     bool
+	}{
+		"in another form":                   {ledger.Listing{ResourceVersion: "129"}, false},
+		"behind lost history, as it stands": {ledger.Listing{ResourceVersion: "129", Blind: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk(), committest.PodWatch())
+			part := r.feedIn(pods, "ns")
+			r.commit(addedTo(part, r.Object("recorded", "u1", "90")), addedTo(part, r.Object("sibling", "u2", "91")), updatedIn(part, r.Object("recorded", "u1", "129"), nil))
+			r.Expect("added recorded u1 90", "added sibling u2 91", "updated recorded u1 129")
+			r.saveAll(map[string]ledger.Checkpoint{
+				"pods#a":  {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+				"pods#ns": {ResourceVersion: "127", Recorded: "129", Synced: true, Time: now, Listing: &tc.listing},
+			})
+			s := r.feed(pods)
+			r.succeeds(s)
+			if gap := s.open != nil; gap != tc.gap {
+				t.Fatalf("the gap is %+v", s.open)
+			} else if gap {
+				return
+			}
+			s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "100", End: 1}, checkpoints: map[uint64]string{1: "100"}})
+			r.commit(listedBy(s, r.Object("recorded", "u1", "90")), listedBy(s, r.Object("sibling", "u2", "91").WithPosition(1)), &feedSynced{feed: s})
+			r.commit(updatedIn(s, r.Object("recorded", "u1", "129").WithPosition(2), nil), deletedFrom(s, r.Object("sibling", "u2", "129").WithPosition(3)))
+			r.Expect("deleted sibling u2 129")
+		})
+	}
+}
+
+// TestGatheredFormIsKept widens a watch whose namespaces are recorded in the form of now: no state is recorded again.
+func TestGatheredFormIsKept(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	part := r.feedIn(pods, "ns")
+	r.commit(addedTo(part, r.Object("a", "u1", "90")))
+	r.saveAll(map[string]ledger.Checkpoint{
+		"pods#b":  {ResourceVersion: "100", Synced: true, Form: part.Form},
+		"pods#ns": {ResourceVersion: "150", Synced: true, Form: part.Form},
+	})
+	s := r.feed(pods)
+	r.succeeds(s)
+	last := r.Store.LogStats().Last
+	r.commit(listedBy(s, r.Object("a", "u1", "90").WithPosition(1)), &feedSynced{feed: s})
+	if again := r.Store.LogStats().Last - last; again != 0 {
+		t.Errorf("%d records were added", again)
+	}
+}
+
 // TestGatheredEpochs widens a watch of which one namespace has followed a rollback, and another has not: their versions
 // cannot be compared.
 func TestGatheredEpochs(t *testing.T) {

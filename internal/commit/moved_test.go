@@ -201,10 +201,13 @@ func TestWatchReturnsBeforeAListIsTakenIn(t *testing.T) {
 func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		wanted bool // the watch wants the resource all the time
+		waits  bool // it wants the resource before it can be given that
 		want   []string
 	}{
-		"moved":   {true, []string{"w 50"}},
-		"removed": {false, nil}, // and made again: it begins with what there is
+		"moved":                               {true, false, []string{"w 50"}},
+		"moved, and waits":                    {true, true, []string{"w 50"}},
+		"removed":                             {false, false, nil}, // and made again: it begins with what there is
+		"removed, and waits once it is again": {false, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, disk())
@@ -227,6 +230,9 @@ func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.save(in, ledger.Checkpoint{ResourceVersion: "70", Synced: true, Time: now, Form: in.Form})
+			if tc.waits {
+				r.change([]plan.Watch{v, w}, in, false, v)
+			}
 			s := r.part("tier=a", "")
 			r.succeeds(s)
 			r.change([]plan.Watch{v, w}, s, true, v, w)

@@ -36,7 +36,7 @@ func (c *objectSeen) process(g *group) error {
 		c.feed.listed[g.hashOf(c.obj)] = struct{}{}
 	}
 	if c.feed.ahead != nil && c.feed.isRecorded(c.obj) {
-		return nil
+		return g.passRecorded(c)
 	}
 	before, err := g.before(c)
 	switch {
@@ -252,6 +252,18 @@ func (g *group) rerecord(c *sighting, before *compact.Object) error {
 		}
 	}
 	return g.record(c.feed, c.obj, sequence)
+}
+
+// passRecorded takes a state that another feed has recorded, or has seen go since: at most, it is recorded in the form of now.
+func (g *group) passRecorded(c *objectSeen) error {
+	if !c.feed.rerecord() {
+		return nil
+	}
+	before, err := g.recorded(c.feed, c.obj)
+	if err != nil || before == nil || before.GetUID() != c.obj.GetUID() || before.GetResourceVersion() != c.obj.GetResourceVersion() {
+		return ledger.IgnoreUnreadable(err)
+	}
+	return g.rerecord(&c.sighting, before)
 }
 
 // restore makes a state that has not changed the ledger's again, if damage has taken it: the consistency

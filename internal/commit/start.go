@@ -3,6 +3,7 @@ package commit
 import (
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -187,6 +188,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, quiet, parted, partial, blind, rewound := "", "", false, false, false, false
 	var open *dynamicfactory.Gap // of a list that is not taken in, the one that begins first
+	var forms []string
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
 		if namespace != "" {
@@ -194,6 +196,10 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			b.DeleteMeta(key)
 		}
 		part, ok, err := c.ledger.Checkpoint(strings.TrimPrefix(key, ledger.CheckpointMeta("")))
+		if part.Listing != nil {
+			part.Form = "" // some states may have another
+		}
+		forms = append(forms, part.Form)
 		if !ok {
 			whole.Forgot = whole.Forgot || err != nil
 			return ledger.IgnoreUnreadable(err)
@@ -205,7 +211,9 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		if part.Listing != nil && part.Listing.Rewound { // the others are of the versions before the rollback
 			at, recorded, rewound = part.ListVersion(), part.ListVersion(), true
 		}
-		partial = partial || rewound || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		l := part.Listing
+		again := part.Synced && l != nil && !l.Rewound && (l.ResourceVersion == part.ResourceVersion || l.ResourceVersion == part.Recorded && !l.Blind) // of what is recorded, in another form
+		partial = partial || rewound || l != nil && l.ResourceVersion != at && !again || newest != "" && part.Epoch != whole.Epoch
 		blind = blind || part.Listing != nil && part.Listing.Blind
 		if part.Gap != nil && part.Listing != nil {
 			partial = true
@@ -221,8 +229,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			quiet = later
 		}
 		known := ledger.Later(part.Ahead[namespace], part.Ahead[""])
-		again := part.Synced && part.Listing != nil && !part.Listing.Rewound && part.Listing.ResourceVersion == part.ResourceVersion
-		if part.Listing == nil && (part.Synced || part.Ahead != nil) || again { // again: recorded in another form
+		if part.Listing == nil && (part.Synced || part.Ahead != nil) || again {
 			known = ledger.Later(known, at)
 		}
 		if namespace == "" {
@@ -237,6 +244,8 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	if errors.Is(err, store.ErrUnreadable) {
 		parted, whole.Forgot = true, true // one of them may be among what cannot be read
 		err = nil
+	} else if forms = slices.Compact(forms); len(forms) == 1 {
+		whole.Form = forms[0]
 	}
 	switch {
 	case err != nil:

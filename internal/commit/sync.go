@@ -54,7 +54,10 @@ func (g *group) synced(s *Feed, at time.Time) error {
 	if err := g.reportMoved(s, at); err != nil {
 		return err
 	}
-	s.synced, s.listed, s.relisted, s.repairs, s.recordedForm = true, nil, 0, false, s.Form
+	s.synced, s.listed, s.relisted, s.repairs = true, nil, 0, false
+	if s.ahead == nil { // else states that are later than the list come yet
+		s.recordedForm = s.Form
+	}
 	s.lists++
 	if s.list.end == 0 {
 		s.list.mark = nil // the list had no object

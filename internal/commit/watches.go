@@ -349,7 +349,8 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 	}
 	ids := slices.Collect(maps.Keys(rules))
 	for id, watches := range known {
-		all := id[:strings.LastIndexByte(id, '#')+1]
+		partition, _ := ledger.SplitFeed(id)
+		all := ledger.FeedID(partition, "")
 		switch {
 		case rules[id] != nil:
 		case rules[all] != nil:
@@ -368,7 +369,7 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 					_, ok := rules[other][name]
 					return ok && strings.HasPrefix(other, all)
 				})
-				if s.Left == nil && !fed && wants(name, id) {
+				if s.Left == nil && !fed && wants(name, id) && gave(known, partition, name, nil) { // else it had given that up
 					if err := leave(name, id, s); err != nil {
 						return err
 					}
