@@ -25,10 +25,13 @@ import (
 func (c *namespaceSeen) process(g *group) error {
 	name := c.obj.GetName()
 	before, known := g.c.namespaces.get(name)
-	after := namespace{Labels: c.obj.GetLabels(), Version: c.obj.GetResourceVersion()}
+	after := namespace{Labels: c.obj.GetLabels(), Version: c.obj.GetResourceVersion(), Epoch: before.Epoch}
 	same := known && maps.Equal(before.Labels, after.Labels)
 	if same && before.Gone.IsZero() {
 		return nil
+	}
+	if known && !ledger.Newer(after.Version, before.Version) {
+		after.Epoch++
 	}
 	g.putNamespace(name, after)
 	if same && before.Ended.IsZero() || !g.c.namespaces.ready() {
@@ -40,7 +43,7 @@ func (c *namespaceSeen) process(g *group) error {
 		g.c.relabels[name] = r
 		g.resume(name)
 	}
-	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Ended: before.Ended, Version: after.Version, At: c.at})
+	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Ended: before.Ended, Version: after.idVersion(), At: c.at})
 	g.putRelabelling(name, r)
 	return nil
 }
@@ -48,7 +51,7 @@ func (c *namespaceSeen) process(g *group) error {
 // relabel is a change of a namespace's labels.
 type relabel struct {
 	Before, After labels.Set
-	Version       string // of the namespace
+	Version       string // of the namespace, see namespace.idVersion
 	At            time.Time
 
 	// Known is false if nothing was known of the namespace before. Objects in it may

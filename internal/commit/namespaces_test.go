@@ -163,6 +163,25 @@ func TestNamespacesAreForgotten(t *testing.T) {
 	}
 }
 
+// TestNamespaceIsSetBack relabels a namespace, and sets the cluster back to before that, twice: each time, an object that did not change
+// enters or leaves by another event.
+func TestNamespaceIsSetBack(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
+	r.Events()
+	ids := map[string]bool{}
+	for i, n := range []struct{ version, env string }{{"3", "dev"}, {"4", "prod"}, {"3", "dev"}, {"4", "prod"}, {"3", "dev"}, {"5", "prod"}} {
+		r.commit(&namespaceSeen{obj: r.namespace(n.version, n.env)})
+		for _, e := range r.Expect("updated a u1 2") {
+			ids[e.ID] = true
+		}
+		if len(ids) != i+1 {
+			t.Errorf("at version %s, of %s, %d events have %d ids", n.version, n.env, i+1, len(ids))
+		}
+	}
+}
+
 // TestRelabelledNamespaceInParts gives a namespace of many objects other labels: the
 // objects enter in bounded groups with other changes between, each once, and a kill
 // after any of the groups neither repeats nor loses one.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,8 +30,17 @@ const maxGone = 10_000
 type namespace struct {
 	Labels  labels.Set `json:"labels,omitempty"`
 	Version string     `json:"resourceVersion"` // that brought the labels
+	Epoch   int        `json:"epoch,omitempty"` // how often the version went backwards
 	Gone    time.Time  `json:"gone,omitzero"`   // when it was found to be deleted
 	Ended   time.Time  `json:"ended,omitzero"`  // objects that were made later are in another one, which was not seen
+}
+
+// idVersion is the part of event ids that is of the namespace. After the cluster was set back, versions are used again for something else.
+func (n namespace) idVersion() string {
+	if n.Epoch == 0 {
+		return n.Version
+	}
+	return n.Version + "#" + strconv.Itoa(n.Epoch)
 }
 
 // LabelsIn returns the labels of a namespace that a value of the store has, by its key; none if it has no such labels.
