@@ -259,7 +259,7 @@ func TestPutCheckpoints(t *testing.T) {
 		},
 		{
 			name: "at the end of a list", informer: informer{checkpoints: map[uint64]string{5: "20"}}, position: 5,
-			with: func(_ *rig, s *Feed) { s.list = list{&ledger.Listing{ResourceVersion: "20"}, 5} },
+			with: func(_ *rig, s *Feed) { s.list = list{mark: &ledger.Listing{ResourceVersion: "20"}, end: 5} },
 			want: ledger.Checkpoint{ResourceVersion: "20"}, acked: 5,
 		},
 		{
@@ -448,6 +448,8 @@ func TestSetBack(t *testing.T) {
 		away.ID:       {ResourceVersion: "90", Recorded: "91", Synced: true, Time: later, SettledSince: earlier, Gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "70", FromTime: earlier}},
 		"pods#ended":  {ResourceVersion: "80", Synced: true, Time: later, Epoch: 3},
 		"pods#before": {ResourceVersion: to, Synced: true, Time: later},
+		"pods#too":    {ResourceVersion: "90", Synced: true, Time: later, Epoch: 1, Listing: &ledger.Listing{ResourceVersion: to, Rewound: true}}, // found it, too
+		"pods#again":  {ResourceVersion: "90", Synced: true, Time: later, Epoch: 1, Listing: &ledger.Listing{ResourceVersion: "70", Rewound: true}},
 	}
 	r.saveAll(before)
 	r.commit(&gapFound{feed: found, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: later, ToTime: now}})
@@ -459,7 +461,7 @@ func TestSetBack(t *testing.T) {
 	}
 	want := map[string]ledger.Checkpoint{
 		watching.ID: before[watching.ID], "pods#before": before["pods#before"],
-		away.ID: set("70", earlier, 1), "pods#ended": set("80", later, 4),
+		away.ID: set("70", earlier, 1), "pods#ended": set("80", later, 4), "pods#too": before["pods#too"], "pods#again": set("90", later, 2),
 	}
 	got := map[string]ledger.Checkpoint{}
 	for id := range want {
@@ -474,6 +476,43 @@ func TestSetBack(t *testing.T) {
 	}
 	if _, ok, err := r.Store.Meta(ledger.SetBackMeta); !ok || err != nil {
 		t.Errorf("that the feeds are to be checked is not noted: %v", err)
+	}
+}
+
+// TestListBehindAnEmptyOne commits a part of a list that follows one without objects, which a rollback led to and whose end no object
+// carries: the next life begins with the later list, as the first after the rollback.
+func TestListBehindAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	for _, name := range []string{"a", "b"} {
+		r.commit(addedTo(s, r.Object(name, "u", "85")))
+	}
+	s.Subscribed(&informer{
+		empty: &dynamicfactory.List{ResourceVersion: "60", End: 3}, list: &dynamicfactory.List{ResourceVersion: "80", End: 5},
+		checkpoints: map[uint64]string{0: "90", 3: "60", 5: "80"},
+	})
+	s.synced, s.position = true, 2
+	r.running = []*Feed{s}
+	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "60", FromTime: now, ToTime: now, Position: 2}})
+	gone := func(name string) *objectGone {
+		return &objectGone{sighting: sighting{feed: s, obj: r.Object(name, "u", "85"), unknown: true}}
+	}
+	expect := func(version string) {
+		t.Helper()
+		if cp := r.saved(s); cp.Listing == nil || cp.ListVersion() != version || !cp.Listing.Rewound {
+			t.Errorf("the checkpoint is %+v, of the list %+v, want that of %s", cp, cp.Listing, version)
+		}
+	}
+	r.commit(gone("a"))
+	expect("60")
+	r.commit(addedTo(s, r.Object("c", "u", "70"))) // of the other list, before the rest of the empty one
+	expect("80")
+	r.commit(gone("b"))
+	expect("80")
+	r.commit(addedTo(s, r.Object("d", "u", "71").WithPosition(5)))
+	if cp := r.saved(s); cp.Listing != nil || cp.ResourceVersion != "80" {
+		t.Errorf("the checkpoint is %+v, want that of the whole list", cp)
 	}
 }
 

@@ -241,6 +241,7 @@ func (r *rig) selections(n int) []event.Selection {
 type informer struct {
 	checkpoints map[uint64]string // by the position from which on they hold
 	list        *dynamicfactory.List
+	empty       *dynamicfactory.List // before list, without objects
 	quiet       string
 	acked       uint64
 	watching    time.Time
@@ -263,7 +264,10 @@ func (i *informer) Known(uint64) time.Time { return i.known }
 
 func (i *informer) Quiet(uint64) string { return i.quiet }
 
-func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool) {
+func (i *informer) NextList(position uint64, withObjects bool) (dynamicfactory.List, bool) {
+	if i.empty != nil && position < i.empty.End && !withObjects {
+		return *i.empty, true
+	}
 	if i.list == nil || position >= i.list.End {
 		return dynamicfactory.List{}, false
 	}

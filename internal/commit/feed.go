@@ -280,6 +280,8 @@ const (
 type list struct {
 	mark *ledger.Listing
 	end  uint64 // the position of its last object; 0: it has not begun
+
+	objects bool // one has come
 }
 
 // WatchRef is a watch that a feed feeds.

@@ -127,7 +127,11 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
 		delete(running, feed)
-		if other == s || other != nil && other.watching() || !ledger.Newer(cp.RecordedUpTo(), gap.To) {
+		reached := cp.RecordedUpTo()
+		if cp.Listing != nil && cp.Listing.Rewound { // the others are of the versions before the rollback, which it has found itself
+			reached = cp.ListVersion()
+		}
+		if other == s || other != nil && other.watching() || !ledger.Newer(reached, gap.To) {
 			return nil
 		}
 		if other != nil {

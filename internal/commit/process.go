@@ -166,15 +166,16 @@ func (g *group) seen(c *sighting, given bool) error {
 }
 
 // listing notes the list that a notification without a position of its own belongs
-// to, unless it is known; objects: it is of an object.
+// to, unless it is known; objects: it is of an object, so that a list without one is over.
 func (s *Feed) listing(objects bool) {
-	sub := s.informer()
-	if sub == nil || s.position < s.list.end {
+	sub, under := s.informer(), s.position < s.list.end
+	if sub == nil || under && (s.list.objects || !objects) {
 		return
 	}
 	if next, ok := sub.NextList(s.position, objects); ok {
-		s.list = list{&ledger.Listing{ResourceVersion: next.ResourceVersion, Rewound: s.rewind, Blind: s.blindTo != 0}, next.End}
-		if s.first == "" && !s.rewind {
+		rewound := s.rewind || under && s.list.mark.Rewound
+		s.list = list{&ledger.Listing{ResourceVersion: next.ResourceVersion, Rewound: rewound, Blind: s.blindTo != 0}, next.End, objects}
+		if s.first == "" && !rewound {
 			s.first = next.ResourceVersion
 		}
 		s.rewind = false
