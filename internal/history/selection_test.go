@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
