@@ -200,14 +200,15 @@ func TestWatchReturnsBeforeAListIsTakenIn(t *testing.T) {
 // TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart is the same where the other watch reads on a namespace alone.
 func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
 	for name, tc := range map[string]struct {
-		wanted bool // the watch wants the resource all the time
-		waits  bool // it wants the resource before it can be given that
+		wanted bool   // the watch wants the resource all the time
+		waits  string // what the other watch reads while it wants the resource before it can be given that
 		want   []string
 	}{
-		"moved":                               {true, false, []string{"w 50"}},
-		"moved, and waits":                    {true, true, []string{"w 50"}},
-		"removed":                             {false, false, nil}, // and made again: it begins with what there is
-		"removed, and waits once it is again": {false, true, nil},
+		"moved":                               {true, "", []string{"w 50"}},
+		"moved, and waits":                    {true, "a namespace", []string{"w 50"}},
+		"removed":                             {false, "", nil}, // and made again: it begins with what there is
+		"removed, and waits once it is again": {false, "a namespace", nil},
+		"removed, and waits for all of it":    {false, "all", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, disk())
@@ -230,12 +231,17 @@ func TestWatchReturnsBeforeAListIsTakenInToWhatIsReadInPart(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.save(in, ledger.Checkpoint{ResourceVersion: "70", Synced: true, Time: now, Form: in.Form})
-			if tc.waits {
+			if tc.waits == "a namespace" {
 				r.change([]plan.Watch{v, w}, in, false, v)
 			}
 			s := r.part("tier=a", "")
 			r.succeeds(s)
-			r.change([]plan.Watch{v, w}, s, true, v, w)
+			if tc.waits == "all" {
+				r.change([]plan.Watch{v, w}, s, true, v)
+				r.change([]plan.Watch{v, w}, s, false, v, w)
+			} else {
+				r.change([]plan.Watch{v, w}, s, true, v, w)
+			}
 			r.lists(s, "80")
 			r.expectGaps(tc.want...)
 		})

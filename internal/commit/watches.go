@@ -342,7 +342,9 @@ func (c *Committer) noteSelections(b *store.Batch, rules given, wanted func(watc
 			if _, ok := watches[name]; ok {
 				continue
 			}
-			if err := leave(name, id, s); err != nil {
+			if gaveUp := s.Left == nil && readOn(known, id, s); gaveUp {
+				b.DeleteMeta(ledger.SelectionKey(name, id))
+			} else if err := leave(name, id, s); err != nil {
 				return err
 			}
 		}

@@ -42,7 +42,7 @@ func index(history []write, e received) int {
 func (w *world) faults(name string) []string {
 	r := w.receivers[name]
 	r.mu.Lock()
-	events := slices.Clone(r.events)
+	events, had := slices.Clone(r.events), maps.Clone(r.had)
 	r.mu.Unlock()
 	var faults []string
 	fault := func(e received, format string, args ...any) {
@@ -81,6 +81,9 @@ func (w *world) faults(name string) []string {
 		history := w.cluster.history[e.Path]
 		at := index(history, e)
 		switch {
+		case at < 0 && e.Type == event.Deleted && had[e.UID]:
+			delete(had, e.UID)
+			continue
 		case at < 0:
 			fault(e, "there was no such state")
 			continue

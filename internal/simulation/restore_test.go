@@ -168,10 +168,11 @@ func (r *receiver) goBack(histories map[string][]write, away bool) {
 			last[e.Path] = e
 		}
 	}
-	r.events = nil
+	r.events, r.had = nil, map[string]bool{}
 	for _, path := range slices.Sorted(maps.Keys(last)) {
 		history, e := histories[path], last[path]
 		is := func(h write) bool { return h.uid == e.UID && h.version == e.Version }
+		r.had[e.UID] = away && e.Type != event.Deleted
 		if e.Type != event.Deleted && len(history) > 0 && (is(history[0]) || away && is(history[len(history)-1])) {
 			e.Earlier = !is(history[0]) || len(history) == 1
 			r.events = append(r.events, e)

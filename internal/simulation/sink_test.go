@@ -39,6 +39,7 @@ type receiver struct {
 	poison string // the object path that mode picky refuses
 	events []received
 	former map[string]received // of before the cluster was restored, by id
+	had    map[string]bool     // by uid: objects that it had then, and whose end its watch, which was away, has yet to report
 }
 
 // The modes of a receiver.
