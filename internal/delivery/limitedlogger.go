@@ -68,6 +68,14 @@ func (l *limitedLogger) repeat(message string, err error) {
 	}
 }
 
+// tries logs that a failure is looked into, which is no warning yet.
+func (l *limitedLogger) tries(err error) {
+	const message = "a failure would pause the sink; trying another event first"
+	if skipped, ok := l.allow(message, failureQuota); ok {
+		l.Info(message, withSkipped([]any{"error", shown(err)}, skipped)...)
+	}
+}
+
 // maxShown bounds the text of an error in a line, in bytes: a receiver may have made it.
 const maxShown = 4 << 10
 
