@@ -127,11 +127,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
 		delete(running, feed)
-		reached := cp.RecordedUpTo()
-		if cp.Listing != nil && cp.Listing.Rewound { // the others are of the versions before the rollback, which it has found itself
-			reached = cp.ListVersion()
-		}
-		if other == s || other != nil && other.watching() || !ledger.Newer(reached, gap.To) {
+		if other == s || other != nil && other.watching() || !ledger.Newer(cp.Reached(), gap.To) { // it may have found the rollback itself
 			return nil
 		}
 		if other != nil {

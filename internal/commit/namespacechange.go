@@ -85,6 +85,10 @@ func (r *relabel) before(o *compact.Object) func(string) (labels.Set, bool) {
 		return nil, false
 	}
 }
+
+// cause is that of the events of objects that enter or leave.
+func (r *relabel) cause() string { return "namespace " + r.Version }
+
 func (r *relabel) after(string) (labels.Set, bool) { return r.After, true }
 
 // relabelling is what remains to be delivered of a namespace's objects for the changes of its
@@ -375,7 +379,7 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 		changed = append(changed, route.Hit{Watch: h.Watch.Name, Selection: selection})
 		keep = keep || h.Watch.History
 	}
-	_, err := g.deliver(s, move.At, &transition{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version, keep: keep}, changed, nil)
+	_, err := g.deliver(s, move.At, &transition{t: event.Updated, before: o, after: o, cause: move.cause(), keep: keep}, changed, nil)
 	return err
 }
 
@@ -388,7 +392,7 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 	case !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From):
 		late.t = event.Sync
 	case u.Lost && !u.Former:
-		late.t, late.before, late.cause = event.Updated, o, "namespace "+move.Version
+		late.t, late.before, late.cause = event.Updated, o, move.cause()
 	}
 	var covered []route.Hit
 	for _, h := range hits {

@@ -134,9 +134,7 @@ func (c *Committer) Prepare(s *Feed) error {
 	if s.start == warm {
 		return nil // the informer finds deletions itself
 	}
-	if s.floor = s.resume.RecordedUpTo(); s.rewind {
-		s.floor = s.resume.ListVersion() // the others are of the versions before the rollback
-	}
+	s.floor = s.resume.Reached()
 	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
 	if !empty {
 		s.listed = map[uint64]struct{}{}
@@ -204,12 +202,12 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			whole.Forgot = whole.Forgot || err != nil
 			return ledger.IgnoreUnreadable(err)
 		}
-		at, recorded := part.ResourceVersion, part.RecordedUpTo()
+		at, recorded := part.ResourceVersion, part.Reached()
 		if at == "" {
 			at = part.ListVersion() // of its first list
 		}
 		if part.Listing != nil && part.Listing.Rewound { // the others are of the versions before the rollback
-			at, recorded, rewound = part.ListVersion(), part.ListVersion(), true
+			at, rewound = recorded, true
 		}
 		l := part.Listing
 		again := part.Synced && l != nil && !l.Rewound && (l.ResourceVersion == part.ResourceVersion || l.ResourceVersion == part.Recorded && !l.Blind) // of what is recorded, in another form

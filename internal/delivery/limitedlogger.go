@@ -62,17 +62,12 @@ func (l *limitedLogger) allow(message string, q quota) (skipped int, ok bool) {
 }
 
 // repeat logs a failure that may repeat, with a constant message.
-func (l *limitedLogger) repeat(message string, err error) {
-	if skipped, ok := l.allow(message, failureQuota); ok {
-		l.Warn(message, withSkipped([]any{"error", shown(err)}, skipped)...) //nolint:sloglint // callers pass constants
-	}
-}
+func (l *limitedLogger) repeat(message string, err error) { l.repeatBy(l.Warn, message, err) }
 
-// tries logs that a failure is looked into, which is no warning yet.
-func (l *limitedLogger) tries(err error) {
-	const message = "a failure would pause the sink; trying another event first"
+// repeatBy is repeat of another level: that of log.
+func (l *limitedLogger) repeatBy(log func(message string, args ...any), message string, err error) {
 	if skipped, ok := l.allow(message, failureQuota); ok {
-		l.Info(message, withSkipped([]any{"error", shown(err)}, skipped)...)
+		log(message, withSkipped([]any{"error", shown(err)}, skipped)...)
 	}
 }
 

@@ -172,7 +172,7 @@ func (e *engine) pause(t ticket, now time.Time, cause error, sure bool) {
 		e.circuit.fail(t, now, 0, excerpt(cause))
 		e.lastError, e.lastErrorTime = excerpt(cause), now
 		e.note.urgent = true
-		e.log.tries(cause)
+		e.log.repeatBy(e.log.Info, "a failure would pause the sink; trying another event first", cause)
 		return
 	}
 	changed := e.circuit.pause(t, now, excerpt(cause))

@@ -146,6 +146,14 @@ func (c Checkpoint) RecordedUpTo() string {
 	return newest
 }
 
+// Reached is the newest version that counts: RecordedUpTo, or that of the list after a rollback, which the others are before.
+func (c Checkpoint) Reached() string {
+	if c.Listing != nil && c.Listing.Rewound {
+		return c.ListVersion()
+	}
+	return c.RecordedUpTo()
+}
+
 // Later returns b if it is certainly later than a or a is empty, else a.
 func Later(a, b string) string {
 	if a == "" || Newer(b, a) {

@@ -298,10 +298,7 @@ func TestSeedIsRefused(t *testing.T) {
 	g.maxBytes = 128 << 10
 	random := rand.New(rand.NewPCG(10, 10))
 	first, second := g.replicas[0], g.replicas[1]
-	if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
-		t.Fatal(err)
-	}
-	second.end(t)
+	g.term(second, random)
 	before := contents(t, second.dir)
 	behind := last(t, second.dir)
 	if err := g.lead(first); err != nil {
@@ -566,19 +563,13 @@ func TestOtherJournal(t *testing.T) {
 	g.maxBytes = 128 << 10
 	random := rand.New(rand.NewPCG(21, 21))
 	first, second := g.replicas[0], g.replicas[1]
-	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
-		t.Fatal(err)
-	}
-	first.end(t)
+	g.term(first, random)
 	js := nodes[0].Connect()
 	if err := js.DeleteStream(t.Context(), "J"); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // terms
-		if err := errors.Join(g.lead(second), g.work(second.store, random, 20)); err != nil {
-			t.Fatal(err)
-		}
-		second.end(t)
+	for range 3 {
+		g.term(second, random)
 	}
 	before := contents(t, first.dir)
 	refused := func() {

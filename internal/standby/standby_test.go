@@ -134,6 +134,15 @@ func (r *replica) end(t *testing.T) {
 	r.member = nil
 }
 
+// term has a replica lead, work, and end.
+func (g *group) term(r *replica, random *rand.Rand) {
+	g.t.Helper()
+	if err := errors.Join(g.lead(r), g.work(r.store, random, 20)); err != nil {
+		g.t.Fatal(err)
+	}
+	r.end(g.t)
+}
+
 // work uses many of a store's methods, until one fails.
 func (g *group) work(s *store.Store, random *rand.Rand, n int) error {
 	for range n {
@@ -746,10 +755,7 @@ func TestNewerRelease(t *testing.T) {
 	g := newGroup(t, nodes)
 	random := rand.New(rand.NewPCG(13, 13))
 	first, second := g.replicas[0], g.replicas[1]
-	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
-		t.Fatal(err)
-	}
-	first.end(t)
+	g.term(first, random)
 	js := nodes[0].Connect()
 	m := &nats.Msg{Subject: "watcherd.journal.J", Header: nats.Header{"Watcherd-Entry": {`{"format":2,"kind":{"of":"its own"}}`}}, Data: []byte("?")}
 	newer, err := js.PublishMsg(t.Context(), m)
