@@ -43,7 +43,13 @@ func (w *world) faults(name string) []string {
 	r := w.receivers[name]
 	r.mu.Lock()
 	events, had := slices.Clone(r.events), maps.Clone(r.had)
+	formerly := map[[2]string]bool{} // uid and version: what it was given before a rollback
+	for _, e := range r.former {
+		formerly[[2]string{e.UID, e.Version}] = true
+	}
 	r.mu.Unlock()
+	// A watch that moves to another part of the ledger resumes where it had left that.
+	returns := name == "pinned" && w.config.moved
 	var faults []string
 	fault := func(e received, format string, args ...any) {
 		var trail []string
@@ -84,6 +90,9 @@ func (w *world) faults(name string) []string {
 		case at < 0 && e.Type == event.Deleted && had[e.UID]:
 			delete(had, e.UID)
 			continue
+		case at < 0 && e.Type == event.Sync && returns && formerly[[2]string{e.UID, e.Version}]:
+			had[e.UID] = true
+			continue
 		case at < 0:
 			fault(e, "there was no such state")
 			continue
@@ -104,8 +113,6 @@ func (w *world) faults(name string) []string {
 		last, known := reached[e.Path]
 		fresh := !known || at > last
 		again := at == last && (e.Type == event.Sync || e.Selection != "" || w.wentBack && left[e.Path]) // what it had left may be restored
-		// A watch that moves to another part of the ledger resumes where it had left that.
-		returns := name == "pinned" && w.config.moved
 		if !fresh && !again && !returns {
 			fault(e, "it comes after state %s", history[last].version)
 		}
@@ -122,7 +129,7 @@ func (w *world) faults(name string) []string {
 		seen[e.Path][at] = true
 	}
 	for _, e := range events {
-		if e.Type == event.Gap && !w.lossy && (e.Gap == "expired" || e.Gap == "rollback" || e.Gap == "unreadable" || e.Gap == "consistencyCheck") && !(w.gone && resourceOf(e.Path) == "widgets.example.com") && !(name == "pinned" && w.config.moved) &&
+		if e.Type == event.Gap && !w.lossy && (e.Gap == "expired" || e.Gap == "rollback" || e.Gap == "unreadable" || e.Gap == "consistencyCheck") && !(w.gone && resourceOf(e.Path) == "widgets.example.com") && !returns && !w.config.fresh &&
 			!(name == "chosen" && w.cluster.idled && resourceOf(e.Path) == "jobs.batch") { // it waits for namespaces when it takes them back, and others do not
 			faults = append(faults, fmt.Sprintf("gap of %s in %q: %s %d-%d %v-%v, and nothing was lost", e.Path, e.In, e.Gap, e.From, e.To, e.Since, e.Until))
 		}
