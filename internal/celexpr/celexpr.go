@@ -248,6 +248,7 @@ func (l Limits) CostOptions() []cel.ProgramOption {
 		cel.CostTracking(r),
 		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
 		cel.CustomDecoratorV2(membership),
+		cel.CustomDecoratorV2(lookup),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{
 			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
 		}),
@@ -362,9 +363,12 @@ type cut struct {
 }
 
 func (c cut) Exec(frame *interpreter.ExecutionFrame) ref.Val {
-	v := c.InterpretableV2.Exec(frame)
-	if text, ok := v.(types.String); ok && len(text) > c.bytes {
-		return text[:c.bytes]
+	return cutTo(c.bytes, c.InterpretableV2.Exec(frame))
+}
+
+func cutTo(bytes int, v ref.Val) ref.Val {
+	if text, ok := v.(types.String); ok && len(text) > bytes {
+		return text[:bytes]
 	}
 	return v
 }
@@ -373,6 +377,39 @@ func (c cut) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 func (c cut) Eval(vars interpreter.Activation) ref.Val {
 	return interpreter.EvalActivation(vars, c.Exec)
 }
+
+// lookup has a constant map look for a text as membership does.
+func lookup(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	made, ok := e.(interpreter.InterpretableConstructor)
+	if !ok || made.Type() != types.MapType || slices.ContainsFunc(made.InitVals(), func(v interpreter.InterpretableV2) bool {
+		_, constant := v.(interpreter.InterpretableConst)
+		return !constant
+	}) {
+		return e, nil
+	}
+	m, ok := made.Eval(interpreter.EmptyActivation()).(traits.Mapper)
+	if !ok { // a key is there twice
+		return e, nil
+	}
+	longest := 0
+	for it := m.Iterator(); it.HasNext() == types.True; {
+		if text, ok := it.Next().(types.String); ok {
+			longest = max(longest, len(text))
+		}
+	}
+	return interpreter.NewConstValue(made.ID(), table{m, longest + 1}), nil
+}
+
+// table is a map that looks at so many bytes of a text at most.
+type table struct {
+	traits.Mapper
+
+	bytes int
+}
+
+func (t table) Contains(key ref.Val) ref.Val     { return t.Mapper.Contains(cutTo(t.bytes, key)) }
+func (t table) Find(key ref.Val) (ref.Val, bool) { return t.Mapper.Find(cutTo(t.bytes, key)) }
+func (t table) Get(key ref.Val) ref.Val          { return t.Mapper.Get(cutTo(t.bytes, key)) }
 
 // regexes are the patterns of one expression: all are literals.
 type regexes map[string]int // → instructions

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
@@ -66,6 +67,50 @@ func TestMembership(t *testing.T) {
 		looked := made.(interpreter.InterpretableCall).Args()[0].Eval(interpreter.EmptyActivation())
 		if in := made.Eval(interpreter.EmptyActivation()); looked != c.looked || in != c.in {
 			t.Errorf("%.10s in %v: %v, by %.10v", c.text, c.list, in, looked)
+		}
+	}
+}
+
+// TestLookup: so is the key of a constant map.
+func TestLookup(t *testing.T) {
+	env, err := cel.NewEnv(cel.Variable("text", cel.StringType), cel.OptionalTypes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for expression, want := range map[string]struct {
+		text   string
+		longer int // what is looked for, in bytes; 0: all of it
+		is     ref.Val
+	}{
+		`{"aaa": 1, "b": 2}[?text].orValue(0)`:       {strings.Repeat("a", 1_000_000), 4, types.Int(0)},
+		`{"aaa": 1, "b": 2}[text]`:                   {"aaa", 4, types.Int(1)},
+		`text in {"aaa": 1}`:                         {"aaaa", 4, types.False},
+		`{"ä": 1}[?text].hasValue()`:                 {"ää", 3, types.False},
+		`{"a": {"bb": 1}}.a[?text].orValue(0)`:       {"bb", 2, types.Int(1)}, // the outer map comes last
+		`{1: 2, "c": 3}[?text].hasValue()`:           {"1", 2, types.False},
+		`{}[?text].hasValue()`:                       {"1", 1, types.False},
+		`{"a": text}[?text].hasValue()`:              {"b", 0, types.False}, // it is made in each iteration, which is charged
+		`["a", "b"].all(k, {"b": 2, "a": 1}[k] > 0)`: {"", 2, types.True},
+	} {
+		ast, issues := env.Compile(expression)
+		if issues.Err() != nil {
+			t.Fatal(issues.Err())
+		}
+		bytes := 0
+		program, err := env.Program(ast, cel.CustomDecoratorV2(lookup), cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(func(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+			if c, ok := e.(interpreter.InterpretableConst); ok {
+				if m, ok := c.Value().(table); ok {
+					bytes = m.bytes
+				}
+			}
+			return e, nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := program.Eval(map[string]any{"text": want.text})
+		if err != nil || got != want.is || bytes != want.longer {
+			t.Errorf("%s: %v %v, by %d bytes", expression, got, err, bytes)
 		}
 	}
 }

@@ -189,6 +189,9 @@ func TestLimitsLeaveRoom(t *testing.T) {
 		`object.big.contains("aaaa") && !object.big.endsWith("b")`,
 		`{"x": 1} in object.list || true`,
 		`object.list.all(a, !(object.big in ["a", "b"]) && !(a.s in ["nothing", object.big]))`,
+		`object.list.all(a, !{"a": 1}[?object.big].hasValue())`,
+		`{"item": 1, "none": 2}[object.list[4999].s] == 1 && object.list[4999].s in {"item": 1} && {1: "a"}[object.list[1].n] == "a"`,
+		`{"a": 1} == {"a": 1} && {"b": {"a": 1}}.b.a == 1 && {"ä": 2}["ä"] == 2 && {"a": 1, "b": 2}.all(k, v, k < "c" && v < 3) && !({"a": 1}[?object.big].hasValue())`,
 		`object.list.exists(a, a.s in ["item-4999", "item"]) && object.list[1].n in [1, 2] && !("item" in [])`,
 	} {
 		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
