@@ -152,7 +152,7 @@ func TestStreamInPlaceOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := r.Contend(t.Context(), t.Name()); !errors.Is(err, journal.ErrDiverged) {
+	if _, _, err := r.Contend(t.Context(), t.Name(), nil); !errors.Is(err, journal.ErrDiverged) {
 		t.Errorf("a replica of the first stream contends in the second: %v", err)
 	}
 	p.Restore()

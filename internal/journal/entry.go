@@ -26,7 +26,7 @@ type Kind string
 // The kinds of entries.
 const (
 	Batch  Kind = "batch"
-	Term   Kind = "term"   // the first of a writer; its batch is empty
+	Term   Kind = "term"   // the first of a writer; its batch notes the term
 	Resign Kind = "resign" // the last of a writer that ends; its batch is empty
 	// Erase has an empty batch. A follower erases what is obsolete in its directory before it applies it.
 	Erase Kind = "erase"

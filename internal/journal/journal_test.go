@@ -78,7 +78,7 @@ func contend(t *testing.T, j *journal.Client, at store.Position) (*journal.Write
 	r := j.Read(at)
 	defer r.Close()
 	got := read(t, r)
-	w, e, err := r.Contend(t.Context(), t.Name())
+	w, e, err := r.Contend(t.Context(), t.Name(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func TestOtherReleases(t *testing.T) {
 		if r.At() != first[len(first)-1].Position {
 			t.Errorf("%s: the reader is at %+v", name, r.At())
 		}
-		if _, _, err := r.Contend(t.Context(), t.Name()); !errors.Is(err, store.ErrStolen) {
+		if _, _, err := r.Contend(t.Context(), t.Name(), nil); !errors.Is(err, store.ErrStolen) {
 			t.Errorf("%s: a contest behind it: %v", name, err)
 		}
 		r.Close()

@@ -40,14 +40,14 @@ func full(err error) bool {
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
-// entry of that, which the directory needs, too; [store.ErrStolen] if there is more in the stream; [ErrDiverged] if another
+// entry of that, with the batch, which the directory needs, too; [store.ErrStolen] if there is more in the stream; [ErrDiverged] if another
 // stream of the same length has taken its place; [ErrFull] to be called again after the stream was trimmed.
-func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
+func (r *Reader) Contend(ctx context.Context, replica string, batch []byte) (*Writer, *Entry, error) {
 	if err := r.j.continues(ctx, r.at); err != nil {
 		return nil, nil, err
 	}
 	w := &Writer{j: r.j, replica: replica, id: rand.Text(), term: r.at.Term + 1, at: r.at, last: r.seen}
-	e, err := w.append(ctx, Term, nil)
+	e, err := w.append(ctx, Term, batch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +56,7 @@ func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, 
 
 // Begin begins a journal with a directory that has records and is in none, behind all that the stream has. Only copies
 // of the directory can follow. It fails with [ErrFull] as Contend does.
-func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, error) {
+func (j *Client) Begin(ctx context.Context, replica string, batch []byte) (*Writer, *Entry, error) {
 	x, err := j.Extent(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -66,7 +66,7 @@ func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, er
 	}
 	w := &Writer{j: j, replica: replica, id: rand.Text(), term: x.Last + 1, last: x.Last} // there were fewer terms than messages
 	w.at.Sum = mathrand.Uint64() | 1
-	e, err := w.append(ctx, Term, nil)
+	e, err := w.append(ctx, Term, batch)
 	if err != nil {
 		return nil, nil, err
 	}

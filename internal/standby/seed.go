@@ -60,9 +60,9 @@ const seedPatience = 2 * snapshotRetry
 // errNoSnapshot: there is none that the journal continues.
 var errNoSnapshot = errors.New("the journal has no snapshot that it continues")
 
-// seed replaces the contents of the directory, which is at a position, by those of the snapshot. It tries until that
+// seed replaces the contents of the directory, by those of the snapshot, which must have what that has. It tries until that
 // is done; if there is no snapshot for a while, the error is why.
-func (m *Member) seed(ctx context.Context, at store.Position, why error) error {
+func (m *Member) seed(ctx context.Context, at store.Past, why error) error {
 	began, said := time.Now(), false
 	for {
 		again, err := m.seedOnce(ctx, at)
@@ -89,7 +89,7 @@ func (m *Member) seed(ctx context.Context, at store.Position, why error) error {
 }
 
 // seedOnce reports whether its error may pass.
-func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, err error) {
+func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err error) {
 	snapshot, err := m.client.Snapshot(ctx)
 	if err != nil {
 		return true, err
@@ -108,7 +108,7 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 		journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
 	switch {
 	case snapshot.Last < at.Last || snapshot.Term < at.Term: // the journal must have what the snapshot lacks
-		switch has, err := m.client.Has(ctx, at); {
+		switch has, err := m.client.Has(ctx, at.Position); {
 		case err != nil:
 			return true, err
 		case !has:
@@ -119,7 +119,10 @@ func (m *Member) seedOnce(ctx context.Context, at store.Position) (again bool, e
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
 	began := time.Now()
-	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position) })
+	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position, at) })
+	if errors.Is(err, store.ErrOtherPast) {
+		err = fmt.Errorf("%w: %w", journal.ErrDiverged, err)
+	}
 	if err != nil {
 		return errors.Is(err, journal.ErrInterrupted), err
 	}

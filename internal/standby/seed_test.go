@@ -554,8 +554,23 @@ func holds(t *testing.T, dir, text string) (names []string) {
 	return names
 }
 
-// TestOtherJournal: a store that is not of the journal, whose stream was lost and made again, is refused, and left as it is. That does not
-// change when the journal lacks the entry that shows it: the store may be all that is left of the journal before.
+// refused checks that a store which is not of the journal is not led with, and left as it is.
+func (g *group) refused(r *replica, before []string) {
+	g.t.Helper()
+	err := g.lead(r)
+	if err == nil {
+		r.end(g.t)
+	}
+	if !errors.Is(err, journal.ErrDiverged) {
+		g.t.Errorf("a store of another journal: %v", err)
+	}
+	if diff := cmp.Diff(before, contents(g.t, r.dir)); diff != "" {
+		g.t.Errorf("the directory has changed:\n%.1000s", diff)
+	}
+}
+
+// TestOtherJournal: a store that is not of the journal, whose stream was lost and made again, is refused, also when the journal lacks the
+// entry that shows it: the store may be all that is left of the journal before.
 func TestOtherJournal(t *testing.T) {
 	t.Parallel()
 	nodes := one(t)
@@ -572,24 +587,57 @@ func TestOtherJournal(t *testing.T) {
 		g.term(second, random)
 	}
 	before := contents(t, first.dir)
-	refused := func() {
-		t.Helper()
-		err := g.lead(first)
-		if err == nil {
-			first.end(t)
-		}
-		if !errors.Is(err, journal.ErrDiverged) {
-			t.Errorf("a store of another journal: %v", err)
-		}
-		if diff := cmp.Diff(before, contents(t, first.dir)); diff != "" {
-			t.Errorf("the directory has changed:\n%.1000s", diff)
-		}
-	}
-	refused()
+	g.refused(first, before)
 	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
 	g.trimmed(second, random, last(t, first.dir).Last)
 	second.end(t)
-	refused()
+	g.refused(first, before)
+}
+
+// TestOffWhileTheStreamWasRestored: so is the store of a replica that was off from before its stream lost the last entries until others
+// had passed them, in a term of the same number, and trimmed the stream.
+func TestOffWhileTheStreamWasRestored(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: filepath.Join(dir, "now")})
+	g := newGroup(t, []*natstest.Node{node})
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(22, 22))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(first, random)
+	g.term(second, random)
+	node.Kill()
+	if err := os.CopyFS(filepath.Join(dir, "backup"), os.DirFS(filepath.Join(dir, "now"))); err != nil {
+		t.Fatal(err)
+	}
+	node.Start()
+	g.term(first, random)
+	node.Kill()
+	if err := errors.Join(os.RemoveAll(filepath.Join(dir, "now")), os.Rename(filepath.Join(dir, "backup"), filepath.Join(dir, "now"))); err != nil {
+		t.Fatal(err)
+	}
+	node.Start()
+	before, at := contents(t, first.dir), last(t, first.dir)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.trimmed(second, random, at.Last)
+	second.end(t)
+	if now := last(t, second.dir); now.Term != at.Term {
+		t.Fatalf("it is in term %d, and the other in %d", now.Term, at.Term)
+	}
+	g.refused(first, before)
+	if err := os.RemoveAll(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	if err := g.lead(first); err != nil { // as the error advises
+		t.Fatal(err)
+	}
+	first.end(t)
 }

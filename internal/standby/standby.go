@@ -181,8 +181,6 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	for {
 		at, s, err := m.follow(ctx)
 		switch {
-		case errors.Is(err, journal.ErrTrimmed) && at.Last > 0 && m.diverged():
-			return nil, m.advise(fmt.Errorf("%w, as was seen when the journal had its entry at sequence %d: %w", journal.ErrDiverged, at.Last, err))
 		case errors.Is(err, errEmpty), errors.Is(err, journal.ErrTrimmed), errors.Is(err, store.ErrLoss):
 			if err := m.seed(ctx, at, err); err != nil {
 				return nil, m.advise(err)
@@ -201,9 +199,9 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 // errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
 
-// follow opens the directory, and follows until this replica has begun a term: then the store is open. It returns the position that
+// follow opens the directory, and follows until this replica has begun a term: then the store is open. It returns where
 // the directory came to.
-func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store, err error) {
+func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err error) {
 	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
 	if err != nil {
 		return at, nil, err
@@ -216,7 +214,9 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 	if m.id, err = identity(m.cfg.Dir, m.cfg.Host); err != nil {
 		return at, nil, err
 	}
-	at = folder.Position()
+	if at, err = folder.Past(); err != nil {
+		return at, nil, err
+	}
 	m.note(func(s *replica.State) { s.Replica, s.Term, s.Last = m.id, at.Term, at.Last })
 	if m.client == nil {
 		if m.client, err = m.connect(ctx); err == nil {
@@ -226,12 +226,12 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 			return at, nil, err
 		}
 	}
-	f := follower{Member: m, folder: folder, reader: m.client.Read(at)}
+	f := follower{Member: m, folder: folder, reader: m.client.Read(at.Position)}
 	defer f.reader.Close()
 	follow := f.follow
 	switch {
 	case at.Last > 0:
-		if err := f.findLoss(ctx, at); err != nil {
+		if err := f.findLoss(ctx, at.Position); err != nil {
 			return at, nil, err
 		}
 	case folder.Fresh():
@@ -242,27 +242,15 @@ func (m *Member) follow(ctx context.Context) (at store.Position, s *store.Store,
 		follow = f.begin
 	}
 	m.writer, err = follow(ctx)
+	at, unread := folder.Past()
 	switch {
-	case err == nil:
+	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
-		if err = os.RemoveAll(m.divergedFile()); err == nil {
-			s, err = folder.Lead(m.writer)
-		}
+		s, err = folder.Lead(m.writer)
 	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
-		return store.Position{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
-	case folder.Position().Last > 0 && errors.Is(err, journal.ErrDiverged) && !errors.Is(err, journal.ErrTampered):
-		err = errors.Join(err, os.WriteFile(m.divergedFile(), nil, 0o600))
+		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
-	return folder.Position(), s, err
-}
-
-// divergedFile is there, in a directory, if that was found not to be of the journal. The journal may lack the entry that shows it later, and
-// the directory may be all that is left of another journal: it is not replaced.
-func (m *Member) divergedFile() string { return filepath.Join(m.cfg.Dir, "DIVERGED") }
-
-func (m *Member) diverged() bool {
-	_, err := os.Stat(m.divergedFile())
-	return err == nil
+	return at, s, errors.Join(err, unread)
 }
 
 // present is the answer to a leader that asks.
@@ -377,9 +365,13 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			continue
 		case x.Last > 0 && time.Since(since) < f.cfg.TakeOverAfter:
 		default:
+			var term []byte
+			if term, err = f.folder.Term(); err != nil {
+				return nil, err
+			}
 			var w *journal.Writer
 			var e *journal.Entry
-			if w, e, err = f.client.Begin(ctx, f.id); err == nil {
+			if w, e, err = f.client.Begin(ctx, f.id, term); err == nil {
 				if err = f.apply(ctx, e); err == nil {
 					err = f.folder.Sync()
 				}
@@ -491,7 +483,7 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 	return nil
 }
 
-// complete notes that the directory had everything at a moment, and is of the journal. It fails if that is the store of another cluster.
+// complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {
@@ -500,7 +492,7 @@ func (f *follower) complete(at time.Time) error {
 	}
 	f.goal = 0
 	f.note(func(s *replica.State) { s.Heard = at })
-	return os.RemoveAll(f.divergedFile()) // a server that was behind may have been believed
+	return nil
 }
 
 // keepUp notes when the directory had everything while entries come without a pause: what the stream had when it was asked.
@@ -550,7 +542,11 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 	if time.Since(f.alive) < patience || f.reader.At().Last == 0 && !f.cfg.Begin {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	w, e, err := f.reader.Contend(ctx, f.id)
+	term, err := f.folder.Term()
+	if err != nil {
+		return nil, err
+	}
+	w, e, err := f.reader.Contend(ctx, f.id, term)
 	if errors.Is(err, store.ErrStolen) {
 		f.alive, f.resigned = time.Now(), false
 		return nil, nil //nolint:nilnil // as documented

@@ -310,7 +310,8 @@ func (s *Store) leaveJournal() {
 	}
 	lossy, err := s.files.HasLoss()
 	b := s.db.NewBatch()
-	err = errors.Join(err, b.Delete(layout.JournalKey(), nil))
+	lower, upper := layout.PrefixRange(layout.PrefixTerm)
+	err = errors.Join(err, b.Delete(layout.JournalKey(), nil), b.DeleteRange(lower, upper, nil))
 	if lossy { // another directory may have ended the repair
 		err = errors.Join(err, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil))
 	}

@@ -145,7 +145,7 @@ func TestRepairAndFailover(t *testing.T) {
 	}
 	var dump bytes.Buffer
 	at, err := s.Dump(t.Context(), &dump)
-	if err := errors.Join(err, s.Close(), Seed(t.Context(), "store", Options{FS: fs}, &dump, at), loss(fs)); err != nil {
+	if err := errors.Join(err, s.Close(), Seed(t.Context(), "store", Options{FS: fs}, &dump, at, Past{}), loss(fs)); err != nil {
 		t.Fatal(err)
 	}
 	s, q = lead(t, fs, j)

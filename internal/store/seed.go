@@ -101,10 +101,10 @@ func (e dumpEnd) write(w io.Writer) error {
 	return err
 }
 
-// Seed replaces the contents of a store, that no process uses, by what [Store.Dump] has written, which must be as of want.
-// It compares the checksum with what it reads from the disk. A failure, or a crash at any moment, leaves the contents
+// Seed replaces the contents of a store, that no process uses, by what [Store.Dump] has written, which must be as of want, and
+// have what was has. It compares the checksum with what it reads from the disk. A failure, or a crash at any moment, leaves the contents
 // of before or all of the new; the next Open removes the rest. See [Open] for other errors.
-func Seed(ctx context.Context, dir string, o Options, r io.Reader, want Position) (err error) {
+func Seed(ctx context.Context, dir string, o Options, r io.Reader, want Position, was Past) (err error) {
 	o.Registerer, o.Journal = nil, nil
 	s, err := newStore(dir, o)
 	if err != nil {
@@ -122,7 +122,7 @@ func Seed(ctx context.Context, dir string, o Options, r io.Reader, want Position
 			err = db.Flush()
 		}
 		if err == nil {
-			err = verifySeed(ctx, db, end, want)
+			err = verifySeed(ctx, db, end, want, was)
 		}
 		return err
 	})
@@ -196,16 +196,21 @@ func seedError(err error) error {
 }
 
 // verifySeed compares what is on the disk with what was written by Dump.
-func verifySeed(ctx context.Context, db *pebble.DB, end dumpEnd, want Position) error {
+func verifySeed(ctx context.Context, db *pebble.DB, end dumpEnd, want Position, was Past) error {
 	sum := xxhash.New()
 	var at Position
 	version := []byte(nil)
+	var terms []layout.Term
 	keys, err := dump(ctx, db, func(key, value []byte) (err error) {
 		switch key[0] {
 		case layout.PrefixJournal:
 			at, err = layout.ParsePosition(value)
 		case layout.PrefixFormat:
 			version = append(version, value...)
+		case layout.PrefixTerm:
+			var t layout.Term
+			t, err = layout.ParseTerm(key, value)
+			terms = append(terms, t)
 		}
 		return errors.Join(err, writePair(sum, key, value))
 	})
@@ -218,6 +223,8 @@ func verifySeed(ctx context.Context, db *pebble.DB, end dumpEnd, want Position) 
 		return fmt.Errorf("%w: it is of sequence %d of the journal, and should be of %d", ErrSeed, at.Last, want.Last)
 	case string(version) != string(layout.ID32(layout.Version)):
 		return fmt.Errorf("%w: its layout is not version %d", ErrSeed, layout.Version)
+	case !was.within(terms):
+		return fmt.Errorf("%w: they were written in different terms before sequence %d of the journal", ErrOtherPast, was.Last)
 	}
 	return nil
 }

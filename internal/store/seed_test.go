@@ -75,7 +75,7 @@ func TestSeed(t *testing.T) {
 		if name != "an empty directory" {
 			older(t, j, fs)
 		}
-		if err := Seed(t.Context(), "store", Options{FS: fs}, bytes.NewReader(text), at); err != nil {
+		if err := Seed(t.Context(), "store", Options{FS: fs}, bytes.NewReader(text), at, Past{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		names, err := fs.List("store")
@@ -106,7 +106,7 @@ func TestSeedIsRefused(t *testing.T) {
 	before := older(t, j, fs)
 	refused := func(name string, text []byte, at Position) {
 		t.Helper()
-		err := Seed(t.Context(), "store", Options{FS: fs}, bytes.NewReader(text), at)
+		err := Seed(t.Context(), "store", Options{FS: fs}, bytes.NewReader(text), at, Past{})
 		if !errors.Is(err, ErrSeed) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -127,7 +127,7 @@ func TestSeedIsRefused(t *testing.T) {
 	refused("another position", text, another)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Seed(ctx, "store", Options{FS: fs}, bytes.NewReader(text), at); !errors.Is(err, context.Canceled) {
+	if err := Seed(ctx, "store", Options{FS: fs}, bytes.NewReader(text), at, Past{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("without a context: %v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestSeedCrashes(t *testing.T) {
 			}
 			return nil
 		})
-		err := Seed(t.Context(), "store", Options{FS: errorfs.Wrap(mem, f)}, bytes.NewReader(text), at)
+		err := Seed(t.Context(), "store", Options{FS: errorfs.Wrap(mem, f)}, bytes.NewReader(text), at, Past{})
 		f.fail.Store(nil)
 		if !reached {
 			if err != nil {
@@ -209,7 +209,7 @@ func TestSeedOnFullDisk(t *testing.T) {
 		}
 		return nil
 	})
-	err := Seed(t.Context(), "store", Options{FS: errorfs.Wrap(mem, f)}, bytes.NewReader(text), at)
+	err := Seed(t.Context(), "store", Options{FS: errorfs.Wrap(mem, f)}, bytes.NewReader(text), at, Past{})
 	f.fail.Store(nil)
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)

@@ -159,6 +159,10 @@ func (c *checker) run() {
 		c.report.Journal, err = layout.ParsePosition(value)
 		return err
 	})
+	c.scan(layout.PrefixTerm, func(key, value []byte) error {
+		_, err := layout.ParseTerm(key, value)
+		return err
+	})
 	c.compare()
 }
 

@@ -218,7 +218,7 @@ func (e *exporter) show(l *Line) error {
 // deletion has no value.
 func (e *exporter) parse(key, value []byte, l *Line) bool {
 	switch key[0] {
-	case layout.PrefixCounter, layout.PrefixFormat, layout.PrefixHeadline, layout.PrefixJournal, layout.PrefixMark, layout.PrefixPin, layout.PrefixRepair:
+	case layout.PrefixCounter, layout.PrefixFormat, layout.PrefixHeadline, layout.PrefixJournal, layout.PrefixMark, layout.PrefixPin, layout.PrefixRepair, layout.PrefixTerm:
 		return true
 	case layout.PrefixName:
 		return e.parseName(key, value, l)

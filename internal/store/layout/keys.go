@@ -35,6 +35,7 @@ import (
 //	q sink32 position64    queue entry (see Entry)
 //	r                      ranges of keys lost by a repair in progress (repair.go)
 //	s partition32 key      ledger entry
+//	t sequence64           term of the journal (see Term)
 //
 // Log records and queue entries are written once under keys that only grow;
 // log records and marks are deleted by range, each range beginning where the
@@ -57,6 +58,7 @@ const (
 	PrefixQueue      = 'q'
 	PrefixRepair     = 'r'
 	PrefixState      = 's'
+	PrefixTerm       = 't'
 )
 
 // The kinds of counters and names.
@@ -140,6 +142,9 @@ func NoteKey(sink uint32) []byte { return SinkPrefix(PrefixNote, sink) }
 
 // JournalKey returns the key of the journal's position.
 func JournalKey() []byte { return []byte{PrefixJournal} }
+
+// TermKey returns the key of a term of the journal that begins behind a sequence.
+func TermKey(after uint64) []byte { return binary.BigEndian.AppendUint64([]byte{PrefixTerm}, after) }
 
 // FormatKey returns the key of the layout's version.
 func FormatKey() []byte { return append([]byte{PrefixFormat}, "format"...) }
@@ -352,6 +357,7 @@ var keyspaces = map[byte]struct{ one, all string }{
 	PrefixQueue:      {"queue entry", "queue entries"},
 	PrefixRepair:     {"note of a repair", "a repair in progress"},
 	PrefixState:      {"ledger entry", "ledger entries"},
+	PrefixTerm:       {"term of the journal", "terms of the journal"},
 }
 
 // counters are the names of the kinds of counters in messages.

@@ -240,6 +240,21 @@ func ParsePosition(value []byte) (Position, error) {
 	return Position{First: at(0), Last: at(1), Term: at(2), Sum: at(3)}, nil
 }
 
+// Term is what one writer has appended to a journal: all entries behind the sequence After, up to the next term.
+type Term struct{ After, ID uint64 } // ID is random
+
+// Value returns the encoded value of the term, whose key is TermKey(After).
+func (t Term) Value() []byte { return binary.BigEndian.AppendUint64(nil, t.ID) }
+
+// ParseTerm decodes a term.
+func ParseTerm(key, value []byte) (Term, error) {
+	after, ok := PositionOfKey(key)
+	if !ok || len(value) != 8 {
+		return Term{}, malformed(PrefixTerm, value)
+	}
+	return Term{after, binary.BigEndian.Uint64(value)}, nil
+}
+
 // Counter is a running total that is kept exact without reading it back: each
 // batch merges its difference in the same atomic write. Count and Bytes add up;
 // High only rises. Opening a store reads a handful of counters
