@@ -311,8 +311,8 @@ func TestPutCheckpoints(t *testing.T) {
 			if tc.informer.acked != tc.acked {
 				t.Errorf("acknowledged up to %d, want %d", tc.informer.acked, tc.acked)
 			}
-			if got := s.Complete(); got != tc.want.ResourceVersion {
-				t.Errorf("complete is %q", got)
+			if got := s.Complete(); got != tc.want.ResourceVersion && !tc.want.Sweeping || got != "" && tc.want.Sweeping {
+				t.Errorf("complete is %q", got) // amid a sweep, what the list shows to be gone is yet to be recorded
 			}
 		})
 	}

@@ -365,6 +365,9 @@ func (g *group) commit(work bool) error {
 			sub.Ack(s.position)
 		}
 		complete := s.saved.ResourceVersion
+		if s.listed != nil {
+			complete = "" // what its list shows to be gone is not recorded yet
+		}
 		s.complete.Store(&complete)
 		s.taken.Store(s.synced)
 		s.sweeps.Store(s.lists)

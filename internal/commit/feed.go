@@ -194,7 +194,7 @@ func (s *Feed) kept() (rules []ledger.Kept) {
 	return rules
 }
 
-// Complete is the version up to which everything is committed; "": there is none yet.
+// Complete is the version up to which everything is committed; "": there is none yet, or a list is swept.
 func (s *Feed) Complete() string {
 	if v := s.complete.Load(); v != nil {
 		return *v
