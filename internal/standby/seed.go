@@ -106,6 +106,7 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 	}
 	diverged := fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
 		journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
+	known := at
 	switch {
 	case snapshot.Last < at.Last || snapshot.Term < at.Term: // the journal must have what the snapshot lacks
 		switch has, err := m.client.Has(ctx, at.Position); {
@@ -114,12 +115,13 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 		case !has:
 			return false, diverged
 		}
+		known = store.Past{}
 	case at.Last > 0 && at.Last < snapshot.Term: // of a journal before that of the snapshot: see journal.Client.Begin
 		return false, diverged
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
 	began := time.Now()
-	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position, at) })
+	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position, known) })
 	if errors.Is(err, store.ErrOtherPast) {
 		err = fmt.Errorf("%w: %w", journal.ErrDiverged, err)
 	}

@@ -51,11 +51,11 @@ func (r *Replica) Past() (Past, error) {
 		t, err = layout.ParseTerm(it.Key(), it.Value())
 		p.terms = append(p.terms, t)
 	}
-	if err := cmp.Or(err, salvage.ReadError(it.Error())); err != nil {
+	if err = cmp.Or(err, salvage.ReadError(it.Close())); errors.Is(err, ErrUnreadable) || errors.Is(err, layout.ErrMalformed) {
 		r.s.opts.Logger.Warn("the terms of the journal cannot be read", "error", salvage.FirstLine(err))
-		p.terms = nil
+		p.terms, err = nil, nil
 	}
-	return p, it.Close()
+	return p, err
 }
 
 // Term returns the batch of the entry with which the directory begins a term of its journal.
