@@ -65,6 +65,7 @@ type depot struct {
 
 // box is the receiver behind a sink, and what was committed for it.
 type box struct {
+	name      string
 	mu        sync.Mutex
 	mode      string
 	object    int  // that the picky modes are about
@@ -138,6 +139,16 @@ func (b *box) refuses(i int, p parcel, failed map[int]error) bool {
 	return failed[i] != nil
 }
 
+func (b *box) accept(p parcel, replay bool) {
+	b.accepted = append(b.accepted, p)
+	if replay {
+		b.replayed[p.id()] = true
+	}
+	if b.name != live { // which is given thousands
+		account.tell("    ", b.name+":", p.id(), map[bool]string{true: "replayed"}[replay])
+	}
+}
+
 // answer is what an unpredictable receiver says to an event.
 func (b *box) answer() error {
 	b.asked++
@@ -191,10 +202,7 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 		if s.asked%3 == 0 {
 			for _, e := range batch[:len(batch)/2] {
 				if p, err := parse(e.ID); err == nil {
-					s.accepted = append(s.accepted, p)
-					if e.Replay {
-						s.replayed[p.id()] = true
-					}
+					s.accept(p, e.Replay)
 				}
 			}
 			s.halved = true
@@ -226,10 +234,7 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 		case mode == unpredictable && s.refuses(i, p, failed):
 			held[p.Object] = true
 		default:
-			s.accepted = append(s.accepted, p)
-			if e.Replay {
-				s.replayed[p.id()] = true
-			}
+			s.accept(p, e.Replay)
 		}
 	}
 	if len(failed) > 0 {
@@ -267,7 +272,7 @@ func newDepot(t *testing.T, seed uint64) *depot {
 		MaxBytes: []int64{12 << 20, 24 << 20, 64 << 20}[d.r.IntN(3)], DeadLetterMaxBytes: []int64{0, 1000, 100_000}[d.r.IntN(3)],
 	}
 	for _, name := range []string{live, moody, fickle} {
-		d.boxes[name] = &box{mode: well, replayed: map[string]bool{}, leftOut: map[string]bool{}}
+		d.boxes[name] = &box{name: name, mode: well, replayed: map[string]bool{}, leftOut: map[string]bool{}}
 	}
 	return d
 }
