@@ -655,6 +655,9 @@ func TestToken(t *testing.T) {
 	p.fill("Token", "wrong")
 	p.press("main", "Continue")
 	p.sees("main", "is not in admin.auth")
+	p.fill("Token", "“reader”") // which no request can have
+	p.press("main", "Continue")
+	p.sees("main", `(?s)A token, please.*characters that no token has`)
 	p.do(chromedp.Navigate(p.base + "/ui/#token=reader")) // in the tab that is open
 	p.sees(".rows", "guarded")
 	if address := eval[string](p, "location.href"); strings.Contains(address, "reader") {
