@@ -311,6 +311,25 @@ func TestExpression(t *testing.T) {
 	p.sees(".rows", `(?s)held.*two.*one.*first`)
 }
 
+// TestShortPages: pages that do not fill the view, as large changes make them, do not end the list.
+func TestShortPages(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	for i := range 8 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
+	}
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/history") {
+			q.Set("limit", "3")
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "")
+	p.sees(".rows", `(?s)later-7.*first`)
+}
+
 // limit has a request for changes ask for pages of a length.
 func limit(r *http.Request, length int) {
 	if q := r.URL.Query(); q.Has("when") {

@@ -267,7 +267,7 @@ export function Feed({ status }: { status?: Status }) {
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
-    <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
+    <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}
       onView={(newest, oldest) => { first.current = newest; view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
         ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>

@@ -64,7 +64,7 @@ export class Kept extends Component<{ of: unknown[]; children: () => ComponentCh
  *  an effect keeps those of the rendering that it is from, and old elements lead to all later ones. */
 export function Rows<T extends object>(props: {
   label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
-  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; onView?: (newest?: T, oldest?: T) => void; empty: string;
+  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: (short: boolean) => void; onView?: (newest?: T, oldest?: T) => void; empty: string;
 }) {
   const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
   const { items, height, selected } = props;
@@ -72,9 +72,10 @@ export function Rows<T extends object>(props: {
     const e = box.current!;
     set((old) => old.top === e.scrollTop && old.height === e.clientHeight ? old : { top: e.scrollTop, height: e.clientHeight });
     props.onTop?.(e.scrollTop < height);
-    if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.();
+    if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.(false);
   };
   useResized(box, look);
+  useEffect(() => { if (items.length * height < view.height) props.onEnd?.(true); }, [items, view.height]); // there is nothing to scroll
   useEffect(() => {
     const e = box.current!;
     if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
