@@ -330,6 +330,32 @@ func TestShortPages(t *testing.T) {
 	p.sees(".rows", `(?s)later-7.*first`)
 }
 
+// TestExpressionFails: a live feed with an expression that cannot be asked for has the reason why what comes is not listed.
+func TestExpressionFails(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	var fails atomic.Bool
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if fails.Load() && strings.HasSuffix(r.URL.Path, "/history") {
+			http.Error(w, "a block cannot be read", http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?when="+url.QueryEscape(`object.metadata.name != "x"`))
+	p.allow("status of 500")
+	p.sees(".rows", "first")
+	p.sees(".dot.live", "live")
+	fails.Store(true)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	p.sees(".notice.bad", "a block cannot be read")
+	fails.Store(false)
+	configMap(t, http.MethodPost, ns, "two", nil)
+	p.sees(".rows", `(?s)two.*one.*first`)
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
 // limit has a request for changes ask for pages of a length.
 func limit(r *http.Request, length int) {
 	if q := r.URL.Query(); q.Has("when") {

@@ -132,8 +132,10 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         try {
           const page = await get<Page>("history", { ...query, from, limit: 200 }, stop.signal);
           answered.current = page.to;
+          set((s) => s.error ? { ...s, error: undefined } : s);
           take(page);
         } catch (error) {
+          if (!stop.signal.aborted) set((s) => ({ ...s, error: error as Problem }));
           answered.current = "";
           missed ||= !!from || passing(error); // without a time to begin at: the daemon's clock may have been set back
         }
