@@ -1130,6 +1130,11 @@ func TestKeyboard(t *testing.T) {
 	p.walk("reload", kb.Enter)
 	p.sees("main", `as the file has it`)
 	p.focused("reload")
+	p.walk("Keys", kb.Enter)
+	p.sees(".help", "next and previous row")
+	p.walk("Close", kb.Enter)
+	until(t, "the keys are gone", func() bool { return p.text(".help") == "" })
+	p.focused("Keys")
 }
 
 // focusName is the name of the control that has the focus.
