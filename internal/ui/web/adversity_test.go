@@ -311,25 +311,6 @@ func TestExpression(t *testing.T) {
 	p.sees(".rows", `(?s)held.*two.*one.*first`)
 }
 
-// TestShortPages: pages that do not fill the view, as large changes make them, do not end the list.
-func TestShortPages(t *testing.T) {
-	ns := namespace(t)
-	d := start(t, configMaps(ns))
-	configMap(t, http.MethodPost, ns, "first", nil)
-	for i := range 8 {
-		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
-	}
-	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/history") {
-			q.Set("limit", "3")
-			r.URL.RawQuery = q.Encode()
-		}
-		pass.ServeHTTP(w, r)
-	})
-	p := open(t, front, "")
-	p.sees(".rows", `(?s)later-7.*first`)
-}
-
 // TestExpressionFails: a live feed with an expression that cannot be asked for has the reason why what comes is not listed.
 func TestExpressionFails(t *testing.T) {
 	ns := namespace(t)
@@ -354,6 +335,31 @@ func TestExpressionFails(t *testing.T) {
 	configMap(t, http.MethodPost, ns, "two", nil)
 	p.sees(".rows", `(?s)two.*one.*first`)
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
+// TestShortPages: pages that do not fill the view, as large changes make them, do not end the list. An open period ends where the
+// list was made.
+func TestShortPages(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	for i := range 8 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
+	}
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/history") {
+			q.Set("limit", "3")
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "")
+	p.sees(".rows", `(?s)later-7.*first`)
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=-1h"))
+	p.sees(".bar", `9 changes\b`)
+	if text := p.text(".bar"); !regexp.MustCompile(`– [\d: -]*\d\d:\d\d:\d\d back to live`).MatchString(strings.Join(strings.Fields(text), " ")) {
+		t.Errorf("the period is shown as %q", text)
+	}
 }
 
 // TestManyGaps: of thousands of gaps the histogram marks each place once and lists a part, and the versions of an object are not

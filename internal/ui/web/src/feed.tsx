@@ -176,7 +176,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     });
     return () => { end(); stop.abort(); clearTimeout(timer); };
   }, [key]);
-  return { ...state, refused, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }
 
 const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
@@ -258,7 +258,7 @@ export function Feed({ status }: { status?: Status }) {
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
