@@ -149,6 +149,35 @@ func TestGapsOfAllPassFilters(t *testing.T) {
 	}
 }
 
+// nodes are objects in no namespace.
+type nodes struct{ Objects }
+
+func (n nodes) Recorded(name string) (event.Resource, bool, error) {
+	if name == "nodes" {
+		return event.Resource{Version: "v1", Resource: name, Kind: "Node"}, false, nil
+	}
+	return n.Objects.Recorded(name)
+}
+
+// TestNamespaceOfClusterScope: a namespace selects all objects of a resource that has none, as in the history: a reader of both
+// would miss what is recorded later.
+func TestNamespaceOfClusterScope(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Objects = nodes{f}
+	f.serve()
+	node := change(event.Added, "", "node")
+	node.Resource = event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
+	f.record(node, change(event.Added, "a", "one"), change(event.Added, "b", "two"))
+	for query, want := range map[string]int{"namespace=a": 1, "namespace=a&resource=nodes": 1, "namespace=a&resource=pods": 1, "namespace=a&resource=nodes,pods": 2} {
+		got := 0
+		for s := f.stream("/api/v1/events?follow=false&since=0&" + query); s.next() != ""; got++ {
+		}
+		if got != want {
+			t.Errorf("%q: got %d events, want %d", query, got, want)
+		}
+	}
+}
+
 // lookups counts the names that are looked up: those that are not served are looked for in the log.
 type lookups struct {
 	Objects

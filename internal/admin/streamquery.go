@@ -28,6 +28,7 @@ type streamQuery struct {
 	manager  string // as the name
 
 	resources  []selector.Resource
+	unscoped   bool // one of them has objects in no namespace, which the namespaces do not filter
 	namespaces []string
 	routes     []string
 	types      []string
@@ -42,11 +43,11 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
 	}
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(values(query, "resource")))) { // a look-up may read the log
-		resource, err := s.resource(name)
+		resource, namespaced, err := s.resource(name)
 		if err != nil {
 			return nil, err
 		}
-		q.resources = append(q.resources, resource)
+		q.resources, q.unscoped = append(q.resources, resource), q.unscoped || !namespaced
 	}
 	for _, t := range q.types {
 		if err := checkType(t); err != nil {
@@ -199,26 +200,27 @@ func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
 }
 
-// wants is keep for streams of all routes. A gap is of all objects, namespaces and managers, unless it names one.
+// wants is keep for streams of all routes. A gap is of all objects, namespaces and managers, unless it names one. A namespace
+// selects all objects of a resource that has none, as in the paths of its objects.
 func (q *streamQuery) wants(row *headline.Row) bool {
 	gap := row.Type == event.Gap
 	return allows(q.types, string(row.Type)) && (q.name == "" || row.Name == q.name || gap && row.Name == "") && (q.manager == "" || gap || row.By(q.manager)) &&
-		(len(q.namespaces) == 0 || gap && row.Namespace == "" || slices.Contains(q.namespaces, row.Namespace)) &&
+		(len(q.namespaces) == 0 || (gap || q.unscoped) && row.Namespace == "" || slices.Contains(q.namespaces, row.Namespace)) &&
 		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(row.Resource) }))
 }
 
 func allows(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
 
 // resource resolves a name as kubectl takes it. Wildcards are taken as they are.
-func (s *Server) resource(name string) (selector.Resource, error) {
+func (s *Server) resource(name string) (resource selector.Resource, namespaced bool, err error) {
 	if p, err := selector.ParseResource(name); err == nil && p.Wildcard() {
-		return p, nil
+		return p, true, nil
 	}
-	r, _, err := s.cfg.Objects.Recorded(name)
+	r, namespaced, err := s.cfg.Objects.Recorded(name)
 	if err != nil {
-		return selector.Resource{}, err
+		return selector.Resource{}, false, err
 	}
-	return selector.ResourceOf(schema.GroupResource{Group: r.Group, Resource: r.Resource}), nil
+	return selector.ResourceOf(schema.GroupResource{Group: r.Group, Resource: r.Resource}), namespaced, nil
 }
 
 // values are a parameter's, given several times or with commas.

@@ -311,6 +311,106 @@ func TestExpression(t *testing.T) {
 	p.sees(".rows", `(?s)held.*two.*one.*first`)
 }
 
+// TestExpressionFails: a live feed with an expression that cannot be asked for has the reason why what comes is not listed.
+func TestExpressionFails(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	var fails atomic.Bool
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if fails.Load() && strings.HasSuffix(r.URL.Path, "/history") {
+			http.Error(w, "a block cannot be read", http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?when="+url.QueryEscape(`object.metadata.name != "x"`))
+	p.allow("status of 500")
+	p.sees(".rows", "first")
+	p.sees(".dot.live", "live")
+	fails.Store(true)
+	configMap(t, http.MethodPost, ns, "one", nil)
+	p.sees(".notice.bad", "a block cannot be read")
+	fails.Store(false)
+	configMap(t, http.MethodPost, ns, "two", nil)
+	p.sees(".rows", `(?s)two.*one.*first`)
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
+// TestShortPages: pages that do not fill the view, as large changes make them, do not end the list. An open period ends where the
+// list was made.
+func TestShortPages(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	for i := range 8 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
+	}
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/history") {
+			q.Set("limit", "3")
+			r.URL.RawQuery = q.Encode()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "")
+	p.sees(".rows", `(?s)later-7.*first`)
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=-1h"))
+	p.sees(".bar", `9 changes\b`)
+	if text := p.text(".bar"); !regexp.MustCompile(`– [\d: -]*\d\d:\d\d:\d\d back to live`).MatchString(strings.Join(strings.Fields(text), " ")) {
+		t.Errorf("the period is shown as %q", text)
+	}
+}
+
+// TestManyGaps: of thousands of gaps the histogram marks each place once and lists a part, and the versions of an object are not
+// compared with each of their times.
+func TestManyGaps(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for i := range 40 {
+		configMap(t, http.MethodPatch, ns, "app", object{"level": fmt.Sprint(i)})
+	}
+	const many = 2000
+	edit := func(body []byte) []byte {
+		var answer object
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Error(err)
+			return body
+		}
+		gaps, now := make([]object, many), time.Now()
+		for i := range gaps {
+			to := now.Add(-time.Duration(i) * time.Minute)
+			gaps[i] = object{"watch": "all", "resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}, "cause": "expired", "from": to.Add(-90 * time.Second), "to": to}
+		}
+		answer["gaps"], answer["complete"] = gaps, false
+		return encoded(t, answer)
+	}
+	p := open(t, edited(t, edited(t, d, "/versions", edit), "/histogram", edit), "#/feed?range=168h")
+	p.sees(".strip", "2,000 gaps")
+	if n := eval[int](p, `document.querySelectorAll(".gap-area").length`); n != 1 {
+		t.Errorf("gaps that touch are %d areas", n)
+	}
+	p.press(".strip", "⌁ 2,000 gaps")
+	entries := func() int { return eval[int](p, `document.querySelectorAll(".gaps b").length`) }
+	until(t, "some are listed", func() bool { return entries() == 200 })
+	p.press(".strip", "1,800 more")
+	until(t, "more are listed", func() bool { return entries() == 400 })
+
+	p.do(chromedp.Navigate(p.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", `(?s)gap from.*level 38 → 39`)
+	if n := eval[int](p, `(async () => {
+		const parse = Date.parse;
+		let n = 0;
+		Date.parse = (text) => { n++; return parse(text); };
+		dispatchEvent(new KeyboardEvent("keydown", { key: "[" }));
+		while (!document.querySelector(".versions [aria-current]").innerText.includes("37 → 38")) await new Promise((done) => setTimeout(done));
+		return n;
+	})()`); n > 20*many {
+		t.Errorf("a step to the next version reads %d times", n)
+	}
+}
+
 // limit has a request for changes ask for pages of a length.
 func limit(r *http.Request, length int) {
 	if q := r.URL.Query(); q.Has("when") {

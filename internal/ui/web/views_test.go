@@ -655,6 +655,9 @@ func TestToken(t *testing.T) {
 	p.fill("Token", "wrong")
 	p.press("main", "Continue")
 	p.sees("main", "is not in admin.auth")
+	p.fill("Token", "“reader”") // which no request can have
+	p.press("main", "Continue")
+	p.sees("main", `(?s)A token, please.*characters that no token has`)
 	p.do(chromedp.Navigate(p.base + "/ui/#token=reader")) // in the tab that is open
 	p.sees(".rows", "guarded")
 	if address := eval[string](p, "location.href"); strings.Contains(address, "reader") {
@@ -1127,6 +1130,11 @@ func TestKeyboard(t *testing.T) {
 	p.walk("reload", kb.Enter)
 	p.sees("main", `as the file has it`)
 	p.focused("reload")
+	p.walk("Keys", kb.Enter)
+	p.sees(".help", "next and previous row")
+	p.walk("Close", kb.Enter)
+	until(t, "the keys are gone", func() bool { return p.text(".help") == "" })
+	p.focused("Keys")
 }
 
 // focusName is the name of the control that has the focus.

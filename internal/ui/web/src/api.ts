@@ -127,6 +127,10 @@ const url = (path: string, query: Query = {}) => {
 async function ask(path: string, query: Query, init: RequestInit): Promise<Response> {
   let answer: Response;
   const sent = token;
+  if (/[^\x20-\x7e]/.test(sent)) { // no request can have it, and without one no answer asks for another
+    locked.value = "The token has characters that no token has, as typographic quotes.";
+    throw new Problem(401, locked.value);
+  }
   try {
     answer = await fetch(url(path, query), { cache: "no-store", ...init });
   } catch (error) {

@@ -16,6 +16,12 @@ const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"],
 const views = recording ? [] : all;
 const help = signal(false);
 
+/** Closes the help. A focus in it would be lost. */
+function close() {
+  if (document.activeElement?.closest(".help")) document.getElementById("keys")?.focus();
+  help.value = false;
+}
+
 const keys: [string, string][] = [
   ["/", "to the filter"], ["j  k", "next and previous row"], ["Enter", "open the row"], ["p", "pause and resume the feed"], ["[  ]", "older and newer version of an object"],
   ["g f, g b, g d, g w, g c", "Feed, Between, Delivery, Watches, Config"], ["?", "this help"], ["Esc", "leave a field, close this"],
@@ -27,7 +33,7 @@ addEventListener("keydown", (e) => {
   const field = (e.target as HTMLElement).closest?.("input, textarea, select");
   if (e.key === "Escape") {
     (field as HTMLElement | null)?.blur();
-    help.value = false;
+    close();
     return;
   }
   if (field || e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
@@ -64,7 +70,7 @@ function Top({ status }: { status?: Status }) {
       {status?.store.paused && <span class="dot bad" title={status.store.reason}>store paused</span>}
       {status && !status.store.opening && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log${free(status.store.diskFree)}`}>{some(status.store.loggedEvents, "event")}</span>}
       <button class="plain" title="Colours: of the system, dark, light" aria-label={`Colours: ${theme.value || "of the system"}`} onClick={() => { theme.value = next[theme.value] ?? ""; }}>◐</button>
-      <button class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
+      <button id="keys" class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
     </span>
   </header>;
 }
@@ -104,7 +110,7 @@ function App() {
     {s?.store.opening && <p class="notice gap" role="status">{opening(s)}</p>}
     {s && (s.store.failed || s.store.paused) && <p class="notice bad" role="alert">New changes are not recorded at the moment: {s.store.failed || s.store.reason}</p>}
     <main key={view}><Guarded>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</Guarded></main>
-    {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={() => { help.value = false; }}>×</button></h2>
+    {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={close}>×</button></h2>
       <dl>{keys.map(([k, what]) => <><dt><kbd>{k}</kbd></dt><dd>{what}</dd></>)}</dl></aside>}
   </>;
 }

@@ -132,8 +132,10 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         try {
           const page = await get<Page>("history", { ...query, from, limit: 200 }, stop.signal);
           answered.current = page.to;
+          set((s) => s.error ? { ...s, error: undefined } : s);
           take(page);
         } catch (error) {
+          if (!stop.signal.aborted) set((s) => ({ ...s, error: error as Problem }));
           answered.current = "";
           missed ||= !!from || passing(error); // without a time to begin at: the daemon's clock may have been set back
         }
@@ -174,7 +176,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     });
     return () => { end(); stop.abort(); clearTimeout(timer); };
   }, [key]);
-  return { ...state, refused, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }
 
 const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
@@ -256,7 +258,7 @@ export function Feed({ status }: { status?: Status }) {
     <div class="bar">
       <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
@@ -267,7 +269,7 @@ export function Feed({ status }: { status?: Status }) {
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
-    <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
+    <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}
       onView={(newest, oldest) => { first.current = newest; view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
         ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>

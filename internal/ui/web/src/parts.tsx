@@ -30,15 +30,19 @@ export const Empty = ({ children }: { children: ComponentChildren }) => <p class
 
 export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not read since ${u.since}: ${u.cause}`;
 
+const listed = 200; // of what a period lacks, which may be thousands
+
 /** What a period's answer is worth. */
 export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?: Unread[]; since?: string; truncated?: boolean } }) {
-  const [open, set] = useState(false);
+  const [open, set] = useState(false), [most, list] = useState(listed);
   if (of.complete) return <span class="verdict good">✓ complete</span>;
   const begins = of.since && <> <span class="verdict gap">history begins within this period, at <Time at={of.since} exact={false} /></span></>;
   if (!of.gaps.length && !of.unread) return <>{begins || !of.truncated && <span class="verdict gap">not everything of this period is recorded</span>}</>;
+  const all = [...of.unread ?? [], ...of.gaps];
   return <>
     <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>{of.gaps.length > 0 && `⌁ ${some(of.gaps.length, "gap")} `}{of.unread && <>not read since <Time at={of.unread.map((u) => u.since).sort((a, b) => Date.parse(a) - Date.parse(b))[0]!} /></>}</button>{begins}
-    {open && <ul class="gaps">{of.unread?.map((u) => <li>{unreadText(u)}</li>)}{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
+    {open && <ul class="gaps">{all.slice(0, most).map((g) => "since" in g ? <li>{unreadText(g)}</li> : <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}
+      {all.length > most && <li><button onClick={() => list(most + listed)}>{count(all.length - most)} more</button></li>}</ul>}
   </>;
 }
 
@@ -64,7 +68,7 @@ export class Kept extends Component<{ of: unknown[]; children: () => ComponentCh
  *  an effect keeps those of the rendering that it is from, and old elements lead to all later ones. */
 export function Rows<T extends object>(props: {
   label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
-  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; onView?: (newest?: T, oldest?: T) => void; empty: string;
+  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: (short: boolean) => void; onView?: (newest?: T, oldest?: T) => void; empty: string;
 }) {
   const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
   const { items, height, selected } = props;
@@ -72,9 +76,10 @@ export function Rows<T extends object>(props: {
     const e = box.current!;
     set((old) => old.top === e.scrollTop && old.height === e.clientHeight ? old : { top: e.scrollTop, height: e.clientHeight });
     props.onTop?.(e.scrollTop < height);
-    if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.();
+    if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.(false);
   };
   useResized(box, look);
+  useEffect(() => { if (items.length * height < view.height) props.onEnd?.(true); }, [items, view.height]); // there is nothing to scroll
   useEffect(() => {
     const e = box.current!;
     if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
@@ -105,6 +110,17 @@ function Thumb({ view, from, to, n }: { view: ReadonlySignal<View>; from: number
   if (!view.value || view.value[1] < from || view.value[0] > to) return null;
   const at = (t: number) => Math.min(n, Math.max(0, (t - from) / (to - from) * n)), width = Math.max(n / 200, at(view.value[1]) - at(view.value[0]));
   return <rect class="thumb" x={Math.min(n - width, at(view.value[0]))} width={width} y="0" height="100" />;
+}
+
+/** Parts of a line, of which those that touch are one. */
+function united(parts: [number, number][]): [number, number][] {
+  const all: [number, number][] = [];
+  for (const [x, y] of parts.sort((a, b) => a[0] - b[0])) {
+    const last = all.at(-1);
+    if (last && x <= last[1]) last[1] = Math.max(last[1], y);
+    else all.push([x, y]);
+  }
+  return all;
 }
 
 /** Changes over time: to see, to choose a period of, and to scroll the list by. Arrow keys move the
@@ -149,10 +165,10 @@ export function Strip({ of, stale, view, onPeriod, onScroll }: { of?: Histogram;
         }}
         onPointerCancel={() => setBrush(null)}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" class="hatch" vector-effect="non-scaling-stroke" /></pattern></defs>
-        {of.gaps.map((g) => {
+        {united(of.gaps.map((g) => {
           const x = Math.max(0, (Date.parse(g.from) - from) / (to - from) * n), y = Math.min(n, (Date.parse(g.to) - from) / (to - from) * n);
-          return <rect x={x} width={Math.max(n / 200, y - x)} y="0" height="100" fill="url(#hatch)" class="gap-area" />;
-        })}
+          return [x, Math.max(x + n / 200, y)];
+        })).map(([x, y]) => <rect x={x} width={y - x} y="0" height="100" fill="url(#hatch)" class="gap-area" />)}
         {stacked.map((type) => <path class={"series " + type} d={of.buckets.map((b, i) => {
           const below = stacked.slice(0, stacked.indexOf(type)).reduce((s, t) => s + (b.counts[t] ?? 0), 0), c = b.counts[type] ?? 0;
           return c ? `M${i + 0.1} ${100 - below / most * 100}h.8v${-Math.max(1, c / most * 100)}h-.8z` : "";
