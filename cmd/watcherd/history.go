@@ -193,7 +193,11 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 		return printStructured(cmd.OutOrStdout(), o.output, page)
 	}
 	if len(page.Items) == 0 {
-		_, err := fmt.Fprintln(notes, "No changes found.")
+		text := "No changes found."
+		if page.Absent > 0 { // the field may be misspelt
+			text = fmt.Sprintf("No changes found; a field that --when reads is missing in %s.", plural(page.Absent, "change"))
+		}
+		_, err := fmt.Fprintln(notes, text)
 		return err
 	}
 	t := newTable(cmd.OutOrStdout(), "TIME", "TYPE", "NAMESPACE", "NAME", "MANAGER", "SUMMARY")
@@ -250,6 +254,7 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 func join(all, page *history.Page) {
 	all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
 	all.Reached, all.Failed, all.FirstError = page.Reached, all.Failed+page.Failed, cmp.Or(all.FirstError, page.FirstError)
+	all.Absent += page.Absent
 	all.Complete = all.Complete && page.Complete
 	if page.From.After(all.From) { // retention has deleted what was before it
 		all.From = page.From

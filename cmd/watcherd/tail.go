@@ -142,6 +142,8 @@ func (t *tail) follow(ctx context.Context, client *client.Client, query url.Valu
 	for delay := retryFirst; ; delay = min(2*delay, retryMost) {
 		began, err := t.connect(ctx, client, query)
 		switch {
+		case t.failed != nil:
+			return t.failed
 		case ctx.Err() != nil, t.done:
 			return nil //nolint:nilerr // interrupted, or there is no more to print
 		case !connected && !began:
@@ -174,7 +176,8 @@ type tail struct {
 	left       int    // events to print; 0: no bound
 	any        bool   // an event was printed, or will be
 	done       bool
-	cut        bool // the daemon has ended the stream before there was no more to send
+	cut        bool  // the daemon has ended the stream before there was no more to send
+	failed     error // of an event or the output, which another connection does not repair
 }
 
 // connect prints what one connection brings. began reports whether there was one.
@@ -190,7 +193,8 @@ func (t *tail) connect(ctx context.Context, c *client.Client, query url.Values) 
 	defer resp.Body.Close()
 	t.cut = false
 	err = t.read(resp.Body)
-	return true, errors.Join(err, t.printQuiet())
+	t.failed = errors.Join(t.failed, t.printQuiet())
+	return true, err
 }
 
 // read prints a stream of server-sent events until it ends. Each event of ours has
@@ -227,6 +231,7 @@ func (t *tail) read(r io.Reader) error {
 			err = t.print(name, data)
 		}
 		if err != nil {
+			t.failed = err
 			return err
 		}
 		if id != "" {

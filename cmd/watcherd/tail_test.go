@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,3 +96,32 @@ func TestTailToTheEnd(t *testing.T) {
 		t.Errorf("it prints\n%s", got)
 	}
 }
+
+// TestTailWithoutOutput: an output that takes nothing, such as a file on a full disk, ends the command. No other connection repairs it.
+func TestTailWithoutOutput(t *testing.T) {
+	t.Parallel()
+	full := errors.New("no space left on device")
+	for name, left := range map[string]int{"all": 0, "one": 1} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var requests atomic.Int64
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if requests.Add(1) == 2 {
+				cancel()
+			}
+			_, _ = io.WriteString(w, "id: 1\nevent: added\ndata: {}\n\n")
+		}))
+		t.Cleanup(s.Close)
+		client, err := (&adminFlags{url: s.URL}).client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tail := &tail{out: fails{full}, notes: io.Discard, left: left}
+		if err := tail.follow(ctx, client, nil, false); !errors.Is(err, full) {
+			t.Errorf("%s: it ends with %v after %d connections, want %v", name, err, requests.Load(), full)
+		}
+	}
+}
+
+type fails struct{ err error }
+
+func (f fails) Write([]byte) (int, error) { return 0, f.err }

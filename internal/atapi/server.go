@@ -149,6 +149,10 @@ func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request,
 		return r.wrong
 	}
 	if err := t.find(r.resources, gv.WithResource(parts[0])); err != nil {
+		if gv.Group == "" && parts[0] == "namespaces" && t.name != "" {
+			// After an object that is not found kubectl asks for its namespace, and reports that in its place if it is not found either.
+			return apierrors.NewResourceExpired(fmt.Sprintf("the state of namespaces %q is unknown: %v", t.name, err))
+		}
 		return err
 	}
 	if t.Namespaced && t.name != "" && t.namespace == "" || !t.Namespaced && t.namespace != "" {

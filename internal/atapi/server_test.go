@@ -157,6 +157,8 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/namespaces/elsewhere/pods":                                              {`"code":404`, "in namespace elsewhere"},
 		"/api/v1/namespaces/ns/pods/a":                                                   {`"name":"a"`},
 		"/api/v1/namespaces/ns/pods/z":                                                   {`"code":404`, `pods \"z\" not found`},
+		"/api/v1/namespaces/ns":                                                          {`"code":410`, "no watch with a history reads namespaces"},
+		"/api/v1/namespaces":                                                             {`"code":404`, "no watch with a history reads namespaces"},
 		"/apis/apps/v2/deployments":                                                      {`"code":404`, "in version v1"},
 	} {
 		resp, body, err := ask(path)

@@ -1058,13 +1058,16 @@ func (w *world) checkTested(oldest bool) {
 	w.Helper()
 	odd := func(r *record.Record) (bool, error) {
 		version, err := strconv.Atoi(r.Event.ResourceVersion)
-		if version%7 == 0 {
+		switch {
+		case version%7 == 0:
 			err = errors.New("a multiple of seven")
+		case version%5 == 0:
+			err = fmt.Errorf("%w: a multiple of five", ErrAbsent)
 		}
 		return version%2 == 1 && err == nil, err
 	}
 	var sequences, want []uint64
-	failed, failures, pages := 0, 0, 0
+	failed, failures, absent, lacking, pages := 0, 0, 0, 0, 0
 	q := Query{Oldest: oldest, Limit: 1000, Test: &Test{Accepts: func(r *record.Record) (bool, error) {
 		time.Sleep(slice / 10)
 		return odd(r)
@@ -1079,7 +1082,7 @@ func (w *world) checkTested(oldest bool) {
 		for _, c := range p.Items {
 			sequences = append(sequences, c.Sequence)
 		}
-		failed += p.Failed
+		failed, absent = failed+p.Failed, absent+p.Absent
 		if p.Failed > 0 && p.FirstError != "a multiple of seven" {
 			w.Errorf("the first error is %q", p.FirstError)
 		}
@@ -1098,13 +1101,16 @@ func (w *world) checkTested(oldest bool) {
 		if ok {
 			want = append(want, row.Sequence)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrAbsent):
+			lacking++
+		case err != nil:
 			failures++
 		}
 		return nil
 	}))
-	if !slices.Equal(sequences, want) || failed != failures || pages < len(want)/20 {
-		w.Errorf("%d changes pass and %d tests fail, want %d and %d, in %d pages (oldest first: %t)", len(sequences), failed, len(want), failures, pages, oldest)
+	if !slices.Equal(sequences, want) || failed != failures || absent != lacking || pages < len(want)/20 {
+		w.Errorf("%d changes pass, %d tests fail and %d lack something, want %d, %d and %d, in %d pages (oldest first: %t)", len(sequences), failed, absent, len(want), failures, lacking, pages, oldest)
 	}
 }
 

@@ -159,9 +159,12 @@ type Query struct {
 	Continue string // of the page before
 }
 
+// ErrAbsent is wrapped by the error of a test that is false because a change does not have what it reads.
+var ErrAbsent = errors.New("not there")
+
 // Test decides about changes what a Filter cannot. It is for one goroutine at a time.
 type Test struct {
-	// Accepts decides about the record of a change. An error counts.
+	// Accepts decides about the record of a change. An error counts, apart from the others if it is ErrAbsent.
 	Accepts func(r *record.Record) (ok bool, err error)
 	// Rejects reports whether a headline shows that Accepts is false, without an error; nil: none
 	// does.
@@ -187,6 +190,7 @@ type Page struct {
 	Reached    time.Time `json:"reached,omitzero"` // by a query with a test: the time of the last change that was looked at
 	Failed     int       `json:"failed,omitempty"` // tests that failed: the changes are left out
 	FirstError string    `json:"firstError,omitempty"`
+	Absent     int       `json:"absent,omitempty"` // changes without a field or an item that the test reads: it is false
 }
 
 // maxCompared bounds how many states one page compares.
@@ -290,7 +294,10 @@ func passes(records *store.Records, row *headline.Row, q *Query, p *Page) (bool,
 		return err == nil, err
 	}
 	ok, err := q.Test.Accepts(rec)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrAbsent):
+		p.Absent++
+	case err != nil:
 		if p.Failed++; p.FirstError == "" {
 			p.FirstError = err.Error()
 		}

@@ -86,7 +86,11 @@ func (r *Reader) When(text string) (*history.Test, error) {
 		if err != nil {
 			return false, err
 		}
-		return condition.Match(&c.Change)
+		match, missing, err := condition.Match(&c.Change)
+		if missing {
+			return false, fmt.Errorf("%w: %w", history.ErrAbsent, err)
+		}
+		return match, err
 	}}
 	if condition.ReadsHead() {
 		test.Rejects = r.rejects(condition)

@@ -224,19 +224,15 @@ func (c *Condition) RulesOut(h *Head) bool {
 // ReadsOld reports whether the expression may read the state before.
 func (c *Condition) ReadsOld() bool { return c.readOld }
 
-// Match reports whether the expression is true. One that reads what is not there is false.
-func (c *Condition) Match(change *Change) (bool, error) {
+// Match reports whether the expression is true. One that reads what is not there is false: missing, with the error.
+func (c *Condition) Match(change *Change) (match, missing bool, err error) {
 	e := c.router.evaluations.Get().(*evaluation)
 	e.reset(change, 0)
 	defer func() {
 		e.release()
 		c.router.evaluations.Put(e)
 	}()
-	match, missing, err := c.when.eval(e)
-	if missing {
-		return false, nil
-	}
-	return match, err
+	return c.when.eval(e)
 }
 
 // errNotBool is the error of an expression whose type is not known at load.

@@ -82,6 +82,7 @@ func TestScaled(t *testing.T) {
 		return o
 	}
 	before, seen := object(1, "edit", at, ""), at.Add(90*time.Second+time.Millisecond)
+	future, ahead := at.AddDate(70, 0, 0), at.Add(2*time.Minute)
 	edited, scaled := LastChange{"edit", "Update", "", at}, LastChange{"scaler", "Update", "scale", at.Add(90 * time.Second)}
 	for name, tc := range map[string]struct {
 		before, after *Object
@@ -97,6 +98,10 @@ func TestScaled(t *testing.T) {
 		"of the same spec":   {object(2, "edit", at, "scaler"), object(2, "edit", at, "scaler"), edited},
 		"not known before":   {nil, object(2, "edit", at, "scaler"), edited},
 		"managers not known": {object(1, "", time.Time{}, ""), object(2, "edit", at, "scaler"), edited},
+		"of the future":      {before, object(1, "forged", future, ""), LastChange{"forged", "Update", "", future}},
+		"hidden by one":      {object(1, "forged", future, ""), object(1, "forged", future, ""), LastChange{}},
+		"scaled behind one":  {object(1, "forged", future, "scaler"), object(2, "forged", future, "scaler"), LastChange{}},
+		"of a clock ahead":   {object(1, "edit", ahead, ""), object(1, "edit", ahead, ""), LastChange{"edit", "Update", "", ahead}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.after.ChangedBy(tc.before, seen)); diff != "" {

@@ -219,16 +219,24 @@ func (o *Object) LastChange() LastChange {
 	return c
 }
 
+// maxAhead is how far the clock of an API server may be ahead of the one here.
+const maxAhead = time.Minute
+
 // ChangedBy returns who changed an object from before, nil if that is unknown, to o. It is LastChange, unless the change
 // left no time there: if the generation is another and LastChange is that of before, the object was scaled, by the
 // manager of the entry of scale, at the time at which that was observed, in seconds. Within the second of LastChange,
 // as observed, it may have been either: both are named. The request of a deletion leaves no manager: who made it is unknown.
+// It is unknown, too, after a change with a time of the future, which a client can write into the managed fields: that entry
+// stays the newest.
 func (o *Object) ChangedBy(before *Object, observed time.Time) LastChange {
 	c, scaler := o.lastChange()
 	if before != nil && o.head().flags&^before.head().flags&hasDeletion != 0 {
 		if was := before.LastChange(); was == c || was == (LastChange{}) {
 			return LastChange{}
 		}
+	}
+	if c.Time.After(observed.Add(maxAhead)) && before != nil && before.LastChange() == c {
+		return LastChange{}
 	}
 	if scaler == "" || before == nil || before.GetGeneration() == o.GetGeneration() || before.LastChange() != c {
 		return c
