@@ -234,8 +234,11 @@ const (
 	ClusterMeta    = "cluster-uid"
 	NamespaceMeta  = "namespace/" // and the name, of a namespace as watches select by it
 	UnwatchedMeta  = "unwatched/" // and a part of the ledger, of the time since when no watch covers it
-	FarewellMeta   = "farewell/"  // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
-	SetBackMeta    = "set-back"   // since when all feeds are to be checked, as the cluster was set back
+	// UnwatchedInMeta and a feed's id have that of a namespace, of which watches have been taken; without a namespace, of those
+	// that never had a feed of their own.
+	UnwatchedInMeta = "unwatched-in/"
+	FarewellMeta    = "farewell/" // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
+	SetBackMeta     = "set-back"  // since when all feeds are to be checked, as the cluster was set back
 )
 
 // LoadDictionaries returns the dictionaries of earlier lives. A new one is

@@ -14,11 +14,6 @@ import (
 )
 
 const (
-	// unwatchedInMeta and a feed's id say what ledger.UnwatchedMeta does, of a namespace, of which watches
-	// have been taken; without a namespace, of those that never had a feed of their
-	// own.
-	unwatchedInMeta = "unwatched-in/"
-
 	// forgetInterval is how often the ledger is looked through for such parts.
 	forgetInterval = 10 * time.Minute
 
@@ -120,18 +115,18 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 			unwatched[id] = !watched[strings.TrimPrefix(id, all)]
 		}
 	}
-	marked, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	marked, err := m.ledger.FeedIDs(ledger.UnwatchedInMeta + all)
 	if ledger.IgnoreUnreadable(err) != nil {
 		return err
 	}
 	for id := range marked {
 		if !unwatched[id] {
-			b.DeleteMeta(unwatchedInMeta + id)
+			b.DeleteMeta(ledger.UnwatchedInMeta + id)
 		}
 	}
 	for id, is := range unwatched {
 		if is && !marked[id] && !m.undiscovered {
-			b.PutMeta(unwatchedInMeta+id, now)
+			b.PutMeta(ledger.UnwatchedInMeta+id, now)
 		}
 	}
 	return nil
@@ -188,7 +183,7 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 // long. running are those that are watched.
 func (m *Manager) expireNamespaces(partition string, running map[string]bool, kept time.Duration) error {
 	all := ledger.FeedID(partition, "")
-	ids, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	ids, err := m.ledger.FeedIDs(ledger.UnwatchedInMeta + all)
 	if err != nil {
 		return err
 	}
@@ -205,7 +200,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 	}
 	for id := range ids {
 		ns := strings.TrimPrefix(id, all)
-		since, late, err := m.expired(unwatchedInMeta+id, kept)
+		since, late, err := m.expired(ledger.UnwatchedInMeta+id, kept)
 		if err != nil {
 			return err
 		}
@@ -228,7 +223,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 			return err
 		}
 		b := m.store.NewBatch()
-		b.DeleteMeta(unwatchedInMeta + id)
+		b.DeleteMeta(ledger.UnwatchedInMeta + id)
 		ledger.DropSelections(b, id, given[id])
 		if err := m.store.Commit(b); err != nil {
 			return ledger.StoreError(err, "expire %s", id)
@@ -317,7 +312,7 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
 	b.DeleteMeta(ledger.FarewellMeta + partition)
-	for _, notes := range [...]string{unwatchedInMeta, checkedMeta} {
+	for _, notes := range [...]string{ledger.UnwatchedInMeta, checkedMeta} {
 		ids, err := m.ledger.FeedIDs(notes + all)
 		if err != nil {
 			return err
