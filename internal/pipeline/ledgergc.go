@@ -160,7 +160,7 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 		case err != nil:
 			return err
 		case late && running[p] == nil:
-			err := m.dropPartition(p, false)
+			err := m.dropPartition(p, since)
 			if errors.Is(err, store.ErrUnreadable) {
 				continue // it stays until that is repaired
 			}
@@ -211,7 +211,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		if ns == "" {
 			prefix, gone = "", func(in string) bool { return in != "" && !running[in] && !own[all+in] }
 		}
-		if err := m.dropCheckpoints(partition, id, all); err != nil { // all: or a watch of the namespace resumes by it
+		if err := m.dropCheckpoints(partition, ledger.ExpiredMeta+id, since, id, all); err != nil { // all: or a watch of the namespace resumes by it
 			return err
 		}
 		n, err := m.deleteStates(partition, prefix, gone)
@@ -276,28 +276,32 @@ func (m *Manager) expireNotes(partition string, in func(namespace string) bool) 
 // dropCheckpoints removes checkpoints of a part of the ledger whose states are about to be deleted: one without
 // the states that belong to it would have a watch resume and miss everything before. The notes by which
 // the states are deleted, and those of what watches were given of them, go after the states: what a crash
-// leaves is deleted by the next look, or is as it was.
-func (m *Manager) dropCheckpoints(partition string, ids ...string) error {
+// leaves is deleted by the next look, or is as it was. Under the key the history finds up to when
+// the states were read, if that time is not zero.
+func (m *Manager) dropCheckpoints(partition, key string, since time.Time, ids ...string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
+	if !since.IsZero() {
+		b.PutMeta(key, noteTime(since.Add(time.Second))) // notes are rounded down
+	}
 	for _, id := range ids {
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
 	return ledger.StoreError(m.store.Commit(b), "expire %s", partition)
 }
 
-// dropPartition removes a part of the ledger and all that is noted of it. The checkpoint of a farewell has no
-// version, and stays if farewell is set.
-func (m *Manager) dropPartition(partition string, farewell bool) error {
+// dropPartition removes a part of the ledger, which was unwatched since a time, and all that is noted of it. If that is zero, it is
+// after a farewell, of which the checkpoint has no version, and stays.
+func (m *Manager) dropPartition(partition string, since time.Time) error {
 	all := ledger.FeedID(partition, "")
 	checkpoints, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
 	if err != nil {
 		return err
 	}
-	if farewell {
+	if since.IsZero() {
 		delete(checkpoints, all)
 	}
-	if err := m.dropCheckpoints(partition, slices.Collect(maps.Keys(checkpoints))...); err != nil {
+	if err := m.dropCheckpoints(partition, ledger.ExpiredMeta+all, since, slices.Collect(maps.Keys(checkpoints))...); err != nil {
 		return err
 	}
 	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
