@@ -324,24 +324,30 @@ func printVerdict(w io.Writer, s *history.Span) {
 	}
 }
 
-// printUnread has a line for those that are not read since one time for one cause.
+// printUnread has a line for those that are not read for one cause, with the earliest time of them.
 func printUnread(w io.Writer, all []history.Unread) {
 	const shown = 5
 	for len(all) > 0 {
-		u := all[0]
+		u, later := all[0], ""
 		var names []string
 		all = slices.DeleteFunc(slices.Clone(all), func(other history.Unread) bool {
-			alike := other.Since.Equal(u.Since) && other.Cause == u.Cause
-			if alike {
-				names = append(names, strings.TrimSpace(other.Resource+" "+other.Namespace))
+			if other.Cause != u.Cause {
+				return false
 			}
-			return alike
+			names = append(names, strings.TrimSpace(other.Resource+" "+other.Namespace))
+			if !other.Since.Equal(u.Since) {
+				later = " or later"
+			}
+			if other.Since.Before(u.Since) {
+				u.Since = other.Since
+			}
+			return true
 		})
 		more := ""
 		if n := len(names) - shown; n > 0 {
 			names, more = names[:shown], fmt.Sprintf(" and %d more", n)
 		}
-		fmt.Fprintf(w, "watcherd: changes of %s%s since %s are not read yet: %s\n", clean(strings.Join(names, ", ")), more, stamp(u.Since), clean(u.Cause))
+		fmt.Fprintf(w, "watcherd: changes of %s%s since %s%s are not read yet: %s\n", clean(strings.Join(names, ", ")), more, stamp(u.Since), later, clean(u.Cause))
 	}
 }
 

@@ -13,6 +13,22 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
+// TestUnreadForOneCause: what is not read for one cause, such as the end of a store, is one line, whenever each of it ends.
+func TestUnreadForOneCause(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+	var b strings.Builder
+	printUnread(&b, []history.Unread{
+		{Resource: "pods", Since: at.Add(time.Second), Cause: "ends"}, {Resource: "nodes", Since: at, Cause: "fails"}, {Resource: "jobs.batch", Namespace: "prod", Since: at, Cause: "ends"},
+	})
+	const want = `watcherd: changes of pods, jobs.batch prod since 2026-11-21T06:00:00.000Z or later are not read yet: ends
+watcherd: changes of nodes since 2026-11-21T06:00:00.000Z are not read yet: fails
+`
+	if b.String() != want {
+		t.Errorf("got\n%s", &b)
+	}
+}
+
 // TestVerdictOfGaps: gaps of one outage in which nothing was missed are one line, and no line of what changes may be missing in.
 func TestVerdictOfGaps(t *testing.T) {
 	t.Parallel()

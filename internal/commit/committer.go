@@ -512,13 +512,15 @@ func (s *Feed) keepHistory(kept []ledger.Kept, at time.Time) {
 	}
 }
 
-// narrowed are the times since when the history is whole at which rules that keep it became narrower.
+// narrowed are the times since when the history is whole at which rules that keep it became narrower, or recorded states were lost.
 func (s *Feed) narrowed(kept []ledger.Kept, at time.Time) []time.Time {
 	now, list := ledger.Checkpoint{Kept: kept}, s.saved.Narrowed
+	lost := s.lost
+	s.lost = false
 	switch {
 	case !s.historySince.Equal(s.saved.HistorySince):
 		return nil
-	case now.Keeps(s.saved.Kept):
+	case now.Keeps(s.saved.Kept) && !lost:
 		return list
 	default:
 		return lastNarrowed(append(slices.Clone(list), at))

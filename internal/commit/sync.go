@@ -66,7 +66,7 @@ func (g *group) synced(s *Feed, at time.Time) error {
 	if !s.forgot {
 		return nil
 	}
-	s.forgot = false
+	s.forgot, s.lost = false, true
 	from := s.resume
 	if from.Forgot {
 		from = ledger.Checkpoint{} // it is of the list, and the one before it is lost

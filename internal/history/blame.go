@@ -64,14 +64,12 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil {
 		return b, err
 	}
+	b.Unread = s.Unread
 	if err := b.state(s.Object); err != nil {
 		return b, err
 	}
 	gaps, err := r.allGaps()
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return b, err
-	}
-	if b.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, r.now()); err != nil {
 		return b, err
 	}
 	keys, err := r.ledger.RedactKeys()

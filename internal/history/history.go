@@ -493,7 +493,16 @@ func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverag
 	if !found || !all {
 		c.since = time.Time{}
 	}
-	return c, err
+	if err != nil {
+		return c, err
+	}
+	return c, r.ledger.Expired(func(feed string, until time.Time) {
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		if resource == nil || gr.Group == resource.Group && gr.Resource == resource.Resource && (namespace == "" || in == "" || in == namespace) {
+			c.narrowed = append(c.narrowed, narrowing{to: k.certain(until)})
+		}
+	})
 }
 
 // unselected returns a function that reports whether the watches with a history select no recorded state of an object, by

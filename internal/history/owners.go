@@ -259,6 +259,7 @@ type Owned struct {
 	As        As            `json:"as"` // exact: the list has every object that the watches read
 	Items     []OwnedObject `json:"items"`
 	Truncated bool          `json:"truncated,omitempty"` // there may be more
+	Unread    []Unread      `json:"unread,omitempty"`    // before the time, of what the watches read: the objects are those before it
 }
 
 // OwnedObject is an object with an owner reference.
@@ -380,6 +381,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		}
 	}
 	span, err := r.spanOf(nil, namespace, "", at, at)
+	out.Unread = span.Unread
 	if out.As = span.as(); damaged {
 		out.As = Gap
 	}

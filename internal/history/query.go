@@ -712,12 +712,13 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if err == nil {
 		d.To, err = r.At(ctx, o, to)
 	}
-	if err == nil {
-		d.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, later(from, to))
-	}
 	if err != nil {
 		return d, err
 	}
+	if d.Unread = d.To.Unread; from.After(to) {
+		d.Unread = d.From.Unread
+	}
+	d.From.Unread, d.To.Unread = nil, nil
 	return r.compared(&o, d, from, to)
 }
 

@@ -31,6 +31,7 @@ type State struct {
 	Type      event.Type      `json:"type,omitempty"`     // of the change that led to it
 	Manager   string          `json:"manager,omitempty"`
 	Object    json.RawMessage `json:"object,omitempty"` // the state; of a gap the last one known before
+	Unread    []Unread        `json:"unread,omitempty"` // before the time: the state is that before it; of an item of a list, the list has them
 
 	before, next uint64 // the records around the time, 0: none or not known
 	form         uint64 // the record that the object was made for, 0: there is none
@@ -130,6 +131,14 @@ func (r *Reader) partitions(about event.Resource) []string {
 
 // At returns an object's state at a time.
 func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
+	s, err := r.stateAt(ctx, o, t)
+	if err == nil {
+		s.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, t)
+	}
+	return s, err
+}
+
+func (r *Reader) stateAt(ctx context.Context, o Object, t time.Time) (State, error) {
 	left, err := r.leavings(o.Resource)
 	if err != nil {
 		return State{}, err

@@ -40,8 +40,8 @@ type Checkpoint struct {
 	// Kept are the rules of the watches that have kept the history since then; none of a
 	// checkpoint from before they were noted.
 	Kept []Kept `json:"kept,omitempty"`
-	// Narrowed are the times since HistorySince at which the rules of Kept became narrower, the last MaxNarrowed: of an object
-	// that they selected until then, the end may not be in the history.
+	// Narrowed are the times since HistorySince at which the rules of Kept became narrower, or recorded states were lost, the last
+	// MaxNarrowed: of an object that was recorded until then, the end may not be in the history.
 	Narrowed []time.Time `json:"narrowed,omitempty"`
 	// SettledSince is the time since when the history is kept by the rules of Kept, and in the present Form; zero: not known.
 	SettledSince time.Time `json:"settledSince,omitzero"`

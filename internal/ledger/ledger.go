@@ -130,6 +130,19 @@ func (l *Ledger) Unwatched(partition string) (bool, error) {
 	return noted, StoreError(IgnoreUnreadable(err), "note of %s", partition)
 }
 
+// Expired calls f with the feeds whose recorded states have expired, and the times up to which they were read.
+func (l *Ledger) Expired(f func(feed string, until time.Time)) error {
+	err := l.store.ScanMeta(ExpiredMeta, func(key string, value []byte) error {
+		until, err := time.Parse(time.RFC3339, string(value))
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", store.ErrUnreadable, key, err)
+		}
+		f(key[len(ExpiredMeta):], until)
+		return nil
+	})
+	return StoreError(err, "scan notes of expired states")
+}
+
 // FeedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
 // prefix ends in the ID of a feed of all namespaces.
 func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
@@ -234,8 +247,12 @@ const (
 	ClusterMeta    = "cluster-uid"
 	NamespaceMeta  = "namespace/" // and the name, of a namespace as watches select by it
 	UnwatchedMeta  = "unwatched/" // and a part of the ledger, of the time since when no watch covers it
-	FarewellMeta   = "farewell/"  // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
-	SetBackMeta    = "set-back"   // since when all feeds are to be checked, as the cluster was set back
+	// UnwatchedInMeta and a feed's id have that of a namespace, of which watches have been taken; without a namespace, of those
+	// that never had a feed of their own.
+	UnwatchedInMeta = "unwatched-in/"
+	ExpiredMeta     = "expired/"  // and a feed's id, of the time up to which its objects were read whose states have expired
+	FarewellMeta    = "farewell/" // and a part of the ledger whose objects are all reported as deleted, but for damaged ones
+	SetBackMeta     = "set-back"  // since when all feeds are to be checked, as the cluster was set back
 )
 
 // LoadDictionaries returns the dictionaries of earlier lives. A new one is

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -18,8 +19,11 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
+	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // damageLedger flips a bit in the middle of the recorded states of pods on disk. The
@@ -125,6 +129,50 @@ func TestDamagedLedger(t *testing.T) {
 				t.Errorf("gaps of the resource: %s", gaps)
 			}
 		})
+	}
+}
+
+// TestEndsBesideDamage: an object that the ledger had, and that ended before the list which makes up for damage, is not taken for one that
+// was never there: not at a time before the gap either.
+func TestEndsBesideDamage(t *testing.T) {
+	api, names := podServer(t, 300)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Fingerprint, w.History = "without", false })))
+	l.synced()
+	l.apply(l.state(committest.PodWatch())) // the log has the pods no more than one that retention has trimmed
+	l.caughtUp()
+	at := time.Now()
+	eventually(t, "the gap begins later", func() bool {
+		api.Put(podPath, "ns", "busy", nil)
+		c, _, err := l.m.ledger.Checkpoint(ledger.FeedID("pods", ""))
+		return err == nil && !c.HistorySince.After(at) && c.Time.After(at)
+	})
+	l.stop()
+	damageLedger(t, dir)
+	for _, name := range names {
+		api.Delete(podPath, "ns", name)
+	}
+	api.Compact()
+	l = runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.caughtUp()
+	repaired := false
+	eventually(t, "the damage is removed, and what exists is recorded", func() bool {
+		err := l.store.EraseObsolete(t.Context()) // it fails until a repair has removed the damage
+		partitions, _ := l.store.LostStates()
+		repaired = repaired || len(partitions) > 0
+		return err == nil && repaired && len(partitions) == 0
+	})
+	h, about := l.m.Reader().History(), event.Resource{Resource: "pods"}
+	list, err := h.ListAt(t.Context(), past.Objects{Resource: about}, at, "", 1000)
+	if err != nil || list.As == past.Exact || len(list.Items) == 0 {
+		t.Errorf("the list is %s, with %d objects: %v", list.As, len(list.Items), err)
+	}
+	for _, name := range names {
+		if s, err := h.At(t.Context(), past.Object{Resource: about, Namespace: "ns", Name: name}, at); err != nil || s.As == past.Exact && !s.Exists {
+			t.Fatalf("%s: %+v %v", name, s, err)
+		}
 	}
 }
 

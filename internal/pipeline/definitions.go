@@ -171,7 +171,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		if j := m.farewells[p]; j != nil {
 			if j.Over() {
 				delete(m.farewells, p)
-				if err := m.dropPartition(p, true); err != nil {
+				if err := m.dropPartition(p, time.Time{}); err != nil {
 					return false, err
 				}
 			}
@@ -180,7 +180,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		if _, over, err := m.store.Meta(ledger.FarewellMeta + p); err != nil {
 			return false, ledger.StoreError(err, "note of the farewell of %s", p)
 		} else if over { // the process ended behind it
-			if err := m.dropPartition(p, true); err != nil {
+			if err := m.dropPartition(p, time.Time{}); err != nil {
 				return false, err
 			}
 			continue

@@ -14,11 +14,6 @@ import (
 )
 
 const (
-	// unwatchedInMeta and a feed's id say what ledger.UnwatchedMeta does, of a namespace, of which watches
-	// have been taken; without a namespace, of those that never had a feed of their
-	// own.
-	unwatchedInMeta = "unwatched-in/"
-
 	// forgetInterval is how often the ledger is looked through for such parts.
 	forgetInterval = 10 * time.Minute
 
@@ -120,18 +115,18 @@ func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[s
 			unwatched[id] = !watched[strings.TrimPrefix(id, all)]
 		}
 	}
-	marked, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	marked, err := m.ledger.FeedIDs(ledger.UnwatchedInMeta + all)
 	if ledger.IgnoreUnreadable(err) != nil {
 		return err
 	}
 	for id := range marked {
 		if !unwatched[id] {
-			b.DeleteMeta(unwatchedInMeta + id)
+			b.DeleteMeta(ledger.UnwatchedInMeta + id)
 		}
 	}
 	for id, is := range unwatched {
 		if is && !marked[id] && !m.undiscovered {
-			b.PutMeta(unwatchedInMeta+id, now)
+			b.PutMeta(ledger.UnwatchedInMeta+id, now)
 		}
 	}
 	return nil
@@ -165,7 +160,7 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 		case err != nil:
 			return err
 		case late && running[p] == nil:
-			err := m.dropPartition(p, false)
+			err := m.dropPartition(p, since)
 			if errors.Is(err, store.ErrUnreadable) {
 				continue // it stays until that is repaired
 			}
@@ -188,7 +183,7 @@ func (m *Manager) expireUnwatched(st *plan.State) error {
 // long. running are those that are watched.
 func (m *Manager) expireNamespaces(partition string, running map[string]bool, kept time.Duration) error {
 	all := ledger.FeedID(partition, "")
-	ids, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	ids, err := m.ledger.FeedIDs(ledger.UnwatchedInMeta + all)
 	if err != nil {
 		return err
 	}
@@ -205,7 +200,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 	}
 	for id := range ids {
 		ns := strings.TrimPrefix(id, all)
-		since, late, err := m.expired(unwatchedInMeta+id, kept)
+		since, late, err := m.expired(ledger.UnwatchedInMeta+id, kept)
 		if err != nil {
 			return err
 		}
@@ -216,7 +211,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		if ns == "" {
 			prefix, gone = "", func(in string) bool { return in != "" && !running[in] && !own[all+in] }
 		}
-		if err := m.dropCheckpoints(partition, id, all); err != nil { // all: or a watch of the namespace resumes by it
+		if err := m.dropCheckpoints(partition, ledger.ExpiredMeta+id, since, id, all); err != nil { // all: or a watch of the namespace resumes by it
 			return err
 		}
 		n, err := m.deleteStates(partition, prefix, gone)
@@ -228,7 +223,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 			return err
 		}
 		b := m.store.NewBatch()
-		b.DeleteMeta(unwatchedInMeta + id)
+		b.DeleteMeta(ledger.UnwatchedInMeta + id)
 		ledger.DropSelections(b, id, given[id])
 		if err := m.store.Commit(b); err != nil {
 			return ledger.StoreError(err, "expire %s", id)
@@ -281,28 +276,32 @@ func (m *Manager) expireNotes(partition string, in func(namespace string) bool) 
 // dropCheckpoints removes checkpoints of a part of the ledger whose states are about to be deleted: one without
 // the states that belong to it would have a watch resume and miss everything before. The notes by which
 // the states are deleted, and those of what watches were given of them, go after the states: what a crash
-// leaves is deleted by the next look, or is as it was.
-func (m *Manager) dropCheckpoints(partition string, ids ...string) error {
+// leaves is deleted by the next look, or is as it was. Under the key the history finds up to when
+// the states were read, if that time is not zero.
+func (m *Manager) dropCheckpoints(partition, key string, since time.Time, ids ...string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
+	if !since.IsZero() {
+		b.PutMeta(key, noteTime(since.Add(time.Second))) // notes are rounded down
+	}
 	for _, id := range ids {
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
 	return ledger.StoreError(m.store.Commit(b), "expire %s", partition)
 }
 
-// dropPartition removes a part of the ledger and all that is noted of it. The checkpoint of a farewell has no
-// version, and stays if farewell is set.
-func (m *Manager) dropPartition(partition string, farewell bool) error {
+// dropPartition removes a part of the ledger, which was unwatched since a time, and all that is noted of it. If that is zero, it is
+// after a farewell, of which the checkpoint has no version, and stays.
+func (m *Manager) dropPartition(partition string, since time.Time) error {
 	all := ledger.FeedID(partition, "")
 	checkpoints, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
 	if err != nil {
 		return err
 	}
-	if farewell {
+	if since.IsZero() {
 		delete(checkpoints, all)
 	}
-	if err := m.dropCheckpoints(partition, slices.Collect(maps.Keys(checkpoints))...); err != nil {
+	if err := m.dropCheckpoints(partition, ledger.ExpiredMeta+all, since, slices.Collect(maps.Keys(checkpoints))...); err != nil {
 		return err
 	}
 	if err := m.expireNotes(partition, func(string) bool { return true }); err != nil {
@@ -317,7 +316,7 @@ func (m *Manager) dropPartition(partition string, farewell bool) error {
 	b.DeleteMeta(unservedMeta + partition)
 	b.DeleteMeta(definedMeta + partition)
 	b.DeleteMeta(ledger.FarewellMeta + partition)
-	for _, notes := range [...]string{unwatchedInMeta, checkedMeta} {
+	for _, notes := range [...]string{ledger.UnwatchedInMeta, checkedMeta} {
 		ids, err := m.ledger.FeedIDs(notes + all)
 		if err != nil {
 			return err

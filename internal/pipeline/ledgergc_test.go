@@ -13,9 +13,11 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
+	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestUnwatchedIsForgotten removes watches: what is recorded of their resources is
@@ -270,6 +272,66 @@ func TestExpiryCutShort(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestListsBeforeAnExpiry: of a time at which states were read that have expired, lists are not exact, and an object of which nothing else is
+// recorded is not taken for one that was never there.
+func TestListsBeforeAnExpiry(t *testing.T) {
+	for name, rest := range map[string]plan.Watch{
+		"resource": watchOf("w", func(w *plan.Watch) { w.ServerFields = "metadata.namespace=ns" }, "pods"), "namespace": watchOf("w", only("ns"), "pods"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := apitest.New(t)
+			api.Serve(podPath, "v1", "Pod")
+			api.Put(podPath, "ns", "a", nil)
+			api.Put(podPath, "other", "b", nil)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+			rest.Name, rest.Fingerprint, rest.History = "rest", "rest", true
+			wide := watchOf("w", only("ns", "other"), "pods")
+			l.apply(l.state(wide, rest)) // without a history: the log has the pods no more than ones that retention has trimmed
+			eventually(t, "sync", func() bool { return len(l.states("pods")) == 2 })
+			wide.Fingerprint, wide.History = "history", true
+			l.apply(l.state(wide, rest))
+			h, about := l.m.Reader().History(), event.Resource{Resource: "pods"}
+			var at time.Time
+			list := func() past.List {
+				list, err := h.ListAt(t.Context(), past.Objects{Resource: about}, at, "", 10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return list
+			}
+			eventually(t, "the history has begun", func() bool {
+				at = time.Now()
+				return list().As == past.Exact
+			})
+			l.apply(l.state(rest))
+			l.forget()
+			l.age("unwatched", 2*time.Hour)
+			at = at.Add(-3 * time.Hour) // as is the rest
+			err := l.m.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+				c.HistorySince = at.Add(-time.Hour)
+				return ledger.PutMeta(l.store, ledger.CheckpointMeta(feed), ledger.Encode(c))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if as := list().As; as != past.Exact {
+				t.Errorf("before the expiry the list is %s", as)
+			}
+			l.forget()
+			if as := list().As; as == past.Exact {
+				t.Errorf("the list is exact: %+v", list())
+			}
+			if s, err := h.At(t.Context(), past.Object{Resource: about, Namespace: "other", Name: "b"}, at); err != nil || s.As == past.Exact {
+				t.Errorf("the object: %+v %v", s, err)
+			}
+			at = time.Now()
+			if as := list().As; as != past.Exact {
+				t.Errorf("of now the list is %s", as)
+			}
+		})
 	}
 }
 

@@ -60,10 +60,12 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	versions, err2 := h.Versions(t.Context(), past.VersionQuery{Object: o, Limit: 1})
 	diff, err3 := h.Diff(t.Context(), o, begun, time.Now())
 	blame, err4 := h.Blame(t.Context(), o)
-	if err := errors.Join(err, err2, err3, err4); err != nil {
+	state, err5 := h.At(t.Context(), o, time.Now())
+	owned, err6 := h.Owned(t.Context(), o, time.Now(), 1)
+	if err := errors.Join(err, err2, err3, err4, err5, err6); err != nil {
 		t.Fatal(err)
 	}
-	for of, unread := range map[string][]past.Unread{"a list": list.Unread, "versions": versions.Unread, "a difference": diff.Unread, "blame": blame.Unread} {
+	for of, unread := range map[string][]past.Unread{"a state": state.Unread, "owned objects": owned.Unread, "a list": list.Unread, "versions": versions.Unread, "a difference": diff.Unread, "blame": blame.Unread} {
 		if len(unread) != 1 {
 			t.Errorf("%s, while the watch fails: unread %+v", of, unread)
 		}

@@ -34,7 +34,7 @@ import (
 // ReadStore calls f with an api that answers in this process, at http://localhost, what the
 // store in dir knows of the past: history, changes, states, differences. No daemon may run on the store
 // meanwhile. Nothing is trimmed, and what the configuration that was accepted last hides stays hidden. Answers about times
-// after the last record and checkpoint, and after until, are not complete.
+// after the last checkpoint of a watch, and after until, are not complete.
 func ReadStore(ctx context.Context, dir string, until time.Time, log *slog.Logger, f func(ctx context.Context, api http.RoundTripper) error) (err error) {
 	if err := store.Exists(dir); err != nil { // Open would make one
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
@@ -111,25 +111,24 @@ func openArchive(st *store.Store, until time.Time) (*archive, error) {
 	return a, err
 }
 
-// ends has answers about times after the last record and checkpoint, and after a time, be incomplete.
+// ends has answers about times after the checkpoint of a feed that ran, and after a time, be incomplete.
 func (a *archive) ends(st *store.Store, l *ledger.Ledger, end time.Time) error {
-	last, ok, err := st.ReadRecord(st.LogStats().Last)
-	if err = ledger.IgnoreUnreadable(err); err != nil {
-		return err
-	}
-	if ok && last.Time.After(end) {
-		end = last.Time
-	}
 	feeds := map[string]history.Unread{}
-	err = l.Checkpoints(func(feed string, c ledger.Checkpoint) error {
-		if feeds[feed] = (history.Unread{}); c.Time.After(end) {
-			end = c.Time
+	err := l.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, _ := ledger.SplitFeed(feed)
+		left, err := l.Unwatched(partition)
+		if err != nil || left {
+			return err
 		}
+		if _, left, err = st.Meta(ledger.UnwatchedInMeta + feed); ledger.IgnoreUnreadable(err) != nil || left {
+			return ledger.IgnoreUnreadable(err)
+		}
+		if c.Time.Before(end) {
+			c.Time = end
+		}
+		feeds[feed] = history.Unread{Since: c.Time, Cause: "the store ends there"}
 		return nil
 	})
-	for feed := range feeds {
-		feeds[feed] = history.Unread{Since: end, Cause: "the store ends there"}
-	}
 	a.Reading(func() map[string]history.Unread { return feeds })
 	return err
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
@@ -118,6 +120,51 @@ func TestForeground(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
 			t.Errorf("ReadStore of %s leaves %v, %v", name, left, err)
 		}
+	}
+}
+
+// TestReadStoreByItsFeeds: of the store of a daemon that does not run, each resource is known up to the checkpoint of its own watch, whatever others
+// have read since. Parts that no watch read any more do not count.
+func TestReadStoreByItsFeeds(t *testing.T) {
+	api := newCluster(t)
+	p := newProcess(t, api, newReceiver(t), "resources: [pods]")
+	api.Put(podPath, "ns", "a", nil)
+	p.start()
+	p.until("the pod", func() bool { _, body := p.get("/api/v1/history"); return strings.Contains(body, `"name":"a"`) })
+	if err := p.end(); err != nil {
+		t.Fatal(err)
+	}
+	dir, now := filepath.Join(p.dir, "data"), time.Now()
+	st, err := store.Open(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := st.NewBatch()
+	for feed, ago := range map[string]time.Duration{"pods#": 30 * time.Minute, "configmaps#": 0, "pods|l=app=web;f=#": 2 * time.Hour, "configmaps#gone": 2 * time.Hour} {
+		b.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true, Time: now.Add(-ago), HistorySince: now.Add(-3 * time.Hour)}))
+	}
+	note := []byte(now.UTC().Format(time.RFC3339))
+	b.PutMeta(ledger.UnwatchedMeta+"pods|l=app=web;f=", note)
+	b.PutMeta(ledger.UnwatchedInMeta+"configmaps#gone", note)
+	if err := errors.Join(st.Commit(b), st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	err = watcherd.ReadStore(t.Context(), dir, time.Time{}, slog.New(slog.DiscardHandler), func(ctx context.Context, api http.RoundTripper) error {
+		for path, want := range map[string]string{
+			"/api/v1/history?from=50m&to=40m":               `"complete":true`,
+			"/api/v1/history?resource=pods&from=50m&to=40m": `"complete":true`,
+			"/api/v1/history?resource=pods&from=20m&to=10m": `"cause":"the store ends there"`,
+			"/api/v1/history?from=20m&to=10m":               `"complete":false`,
+			"/api/v1/objects/pods?at=10m":                   `"cause":"the store ends there"`,
+		} {
+			if body, err := ask(ctx, api, path); err != nil || !strings.Contains(body, want) {
+				t.Errorf("%s: %v %s", path, err, body)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
