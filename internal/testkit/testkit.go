@@ -3,6 +3,7 @@ package testkit
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,7 +62,7 @@ func Write(t testing.TB, path string, content []byte) {
 	}
 }
 
-// FilesWith returns the names of the files below dir that contain the text.
+// FilesWith returns the names of the files below dir that contain the text. One that is deleted meanwhile contains nothing.
 func FilesWith(t testing.TB, dir, text string) (files []string) {
 	t.Helper()
 	root := os.DirFS(dir)
@@ -70,6 +71,9 @@ func FilesWith(t testing.TB, dir, text string) (files []string) {
 			return err
 		}
 		content, err := fs.ReadFile(root, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if bytes.Contains(content, []byte(text)) {
 			files = append(files, filepath.Base(path))
 		}

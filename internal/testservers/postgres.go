@@ -366,7 +366,7 @@ func (p *Postgres) Exec(sql string) [][]string {
 }
 
 func (p *Postgres) query(database, sql string) ([][]string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), patience)
 	defer cancel()
 	c, err := pgconn.Connect(ctx, fmt.Sprintf("host=%s port=%s user=postgres database=%s sslmode=disable", p.dir, p.port, database))
 	if err != nil {
