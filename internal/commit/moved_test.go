@@ -309,6 +309,22 @@ func TestWatchReturnsFromWhatIsBehind(t *testing.T) {
 	given()
 }
 
+// TestWatchMovesBesideARollback has a watch move to a part of the ledger that begins with a list, which shows an earlier version than it had
+// left: the cluster was set back, and what it was given may be gone.
+func TestWatchMovesBesideARollback(t *testing.T) {
+	r := newRig(t, disk())
+	here, there := selecting("w", "tier=a"), selecting("w", "tier=b")
+	s := r.part("tier=a", "")
+	r.save(s, ledger.Checkpoint{ResourceVersion: "90", Synced: true, Time: now, Form: s.Form})
+	s = r.part("tier=a", "")
+	r.change([]plan.Watch{here}, s, true, here)
+	s.Stop()
+	s = r.part("tier=b", "")
+	r.change([]plan.Watch{there}, s, true, there)
+	r.lists(s, "60")
+	r.expectGaps("w ")
+}
+
 // TestWatchByLabelsReturnsAfterOthers removes the only watch that selects namespaces by label while the resource is not watched, and has it
 // return when another one has read on: it is as a new one.
 func TestWatchByLabelsReturnsAfterOthers(t *testing.T) {

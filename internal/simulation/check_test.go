@@ -151,7 +151,7 @@ func (w *world) faults(name string) []string {
 			}
 			for i, h := range history {
 				chosen := slices.ContainsFunc(history, func(o write) bool { return o.uid == h.uid && o.chosen })
-				if seen[p][i] || !chosen || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.life) {
+				if seen[p][i] || !chosen || w.cluster.idled && resourceOf(p) == "jobs.batch" || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.life) {
 					continue
 				}
 				fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
