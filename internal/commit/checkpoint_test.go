@@ -452,15 +452,18 @@ func TestSetBack(t *testing.T) {
 		"pods#again":  {ResourceVersion: "90", Synced: true, Time: later, Epoch: 1, Listing: &ledger.Listing{ResourceVersion: "70", Rewound: true}},
 	}
 	r.saveAll(before)
-	r.commit(&gapFound{feed: found, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: later, ToTime: now}})
+	rollback := &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: later, ToTime: now}
+	r.commit(&gapFound{feed: found, gap: rollback})
 	set := func(from string, since time.Time, epoch int) ledger.Checkpoint {
 		return ledger.Checkpoint{
 			Synced: true, Time: later, Epoch: epoch, Listing: &ledger.Listing{ResourceVersion: to, Rewound: true, Blind: true},
 			Gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: from, To: to, FromTime: since, ToTime: now},
 		}
 	}
+	doubtful := before[watching.ID]
+	doubtful.Doubt = rollback
 	want := map[string]ledger.Checkpoint{
-		watching.ID: before[watching.ID], "pods#before": before["pods#before"],
+		watching.ID: doubtful, "pods#before": before["pods#before"],
 		away.ID: set("70", earlier, 1), "pods#ended": set("80", later, 4), "pods#too": before["pods#too"], "pods#again": set("90", later, 2),
 	}
 	got := map[string]ledger.Checkpoint{}
@@ -476,6 +479,71 @@ func TestSetBack(t *testing.T) {
 	}
 	if _, ok, err := r.Store.Meta(ledger.SetBackMeta); !ok || err != nil {
 		t.Errorf("that the feeds are to be checked is not noted: %v", err)
+	}
+
+	restart := func() ledger.Checkpoint {
+		t.Helper()
+		if err := r.c.HandOverCheckpoints(nil); err != nil {
+			t.Fatal(err)
+		}
+		return r.saved(watching)
+	}
+	if diff := cmp.Diff(doubtful, restart()); diff != "" {
+		t.Errorf("while it watches (-want +got):\n%s", diff)
+	}
+	r.running = nil
+	if diff := cmp.Diff(set("90", later, 1), restart()); diff != "" {
+		t.Errorf("it ends before it was checked (-want +got):\n%s", diff)
+	}
+	r.save(watching, doubtful)
+	if err := ledger.DeleteMeta(r.Store, ledger.SetBackMeta); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(doubtful, restart()); diff != "" {
+		t.Errorf("it was checked (-want +got):\n%s", diff)
+	}
+}
+
+// TestDoubt: the doubt about a feed that was watching when another found a rollback ends when it finds the rollback itself, or when all
+// feeds were checked. One that has found it before is not doubted.
+func TestDoubt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		found, later, checked bool
+		want                  bool
+	}{
+		"not found": {want: true}, "found before": {found: true}, "found later": {later: true}, "checked": {checked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			finder, s := r.feedIn(pods, "finder"), r.feedIn(pods, "a")
+			for _, f := range []*Feed{finder, s} {
+				f.Subscribed(&informer{checkpoints: map[uint64]string{0: "90", 1: "91", 2: "92"}})
+			}
+			s.synced, s.epoch = true, 1
+			r.running = []*Feed{finder, s}
+			r.save(s, ledger.Checkpoint{ResourceVersion: "90", Synced: true, Time: now})
+			rollback := func(s *Feed, to string) {
+				r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: now.Add(-time.Minute), ToTime: now}})
+			}
+			if tc.found {
+				rollback(s, "60")
+			}
+			rollback(finder, "70")
+			if tc.later {
+				rollback(s, "70")
+			}
+			if tc.checked {
+				if err := ledger.DeleteMeta(r.Store, ledger.SetBackMeta); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.commit(addedTo(s, r.Object("x", "u", "92").WithPosition(2)))
+			if cp := r.saved(s); (cp.Doubt != nil) != tc.want {
+				t.Errorf("the checkpoint is %+v, in doubt for %+v", cp, cp.Doubt)
+			}
+		})
 	}
 }
 

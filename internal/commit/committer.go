@@ -448,6 +448,9 @@ func (g *group) putCheckpoints() error {
 			}
 		}
 		at := g.c.cfg.Now()
+		if s.doubt != nil && !g.c.isSetBack() { // all feeds were checked
+			s.doubt = nil
+		}
 		next := s.checkpoint(sub, at)
 		if next.Same(s.saved) && !s.doubted {
 			continue
@@ -490,7 +493,7 @@ func (s *Feed) checkpoint(sub Acknowledger, at time.Time) ledger.Checkpoint {
 	next := ledger.Checkpoint{
 		ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Recorded: s.recorded(version),
 		HistorySince: s.historySince, Kept: kept, Narrowed: s.narrowed(kept, at), SettledSince: s.settledSince(kept, at),
-		Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
+		Sweeping: s.listed != nil, Gap: s.open, Doubt: s.doubt, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
 	}
 	if next.Resumable() {
 		next.Quiet = sub.Quiet(s.position)

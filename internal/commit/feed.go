@@ -255,6 +255,8 @@ type progress struct {
 	first        string                // the version of the list that is swept, the first at first
 	rewind       bool                  // the next list is the first after a rollback
 	forgot       bool                  // a part of what an earlier life recorded cannot be read
+	doubt        *dynamicfactory.Gap   // see ledger.Checkpoint
+	rewoundAt    time.Time             // when it found the last rollback in this life
 	lost         bool                  // of an object that such a part had, the end may be in no record, and no checkpoint has that yet
 	damaged      bool                  // an unreadable entry of the ledger has been logged
 	recordedForm string                // the form of all recorded states; "" if they may differ

@@ -82,7 +82,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	case gap.Cause == dynamicfactory.CauseRollback:
 		s.epoch++ // versions are used again
 		s.lists++
-		s.rewind, s.floor, s.newest, s.doubted = true, "", nil, false
+		s.rewind, s.floor, s.newest, s.doubted, s.doubt, s.rewoundAt = true, "", nil, false, nil, at
 		if err := g.setBack(s, gap); err != nil {
 			return err
 		}
@@ -98,7 +98,8 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 
 // setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
 // it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
-// The others are to be checked: the cluster may have passed the version of one before its connection was looked at.
+// The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that ends before it
+// was checked begins with the list, too.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
@@ -127,19 +128,23 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
 		delete(running, feed)
-		if other == s || other != nil && other.watching() || !ledger.Newer(cp.Reached(), gap.To) { // it may have found the rollback itself
+		switch {
+		case other == s:
 			return nil
+		case other != nil && other.watching():
+			if other.rewoundAt.After(gap.FromTime) { // it has found the rollback itself
+				return nil
+			}
+			other.doubt, cp.Doubt = gap, gap // it may find that yet
+		default:
+			if other != nil {
+				other.doubted = true
+			}
+			if !ledger.Newer(cp.Reached(), gap.To) {
+				return nil
+			}
+			cp = cp.SetBack(*gap)
 		}
-		if other != nil {
-			other.doubted = true
-		}
-		lost := *gap
-		if lost.From, lost.FromTime = cp.ResourceVersion, cp.Time; cp.Gap != nil {
-			lost.From, lost.FromTime = cp.Gap.From, cp.Gap.FromTime
-		}
-		cp.Gap, cp.Listing = &lost, &ledger.Listing{ResourceVersion: gap.To, Rewound: true, Blind: true}
-		cp.ResourceVersion, cp.Recorded, cp.Quiet, cp.Ahead, cp.SettledSince = "", "", "", nil, time.Time{}
-		cp.Epoch++
 		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))
 		return nil
 	}

@@ -156,6 +156,9 @@ func (s *Feed) Resumes() (resumes bool, rerecords string) {
 // for its objects, and that of the whole for those of namespaces without one, or an old one
 // might be resumed from although the ledger has moved on.
 func (c *Committer) HandOverCheckpoints(start []*Feed) error {
+	if err := c.settleDoubts(); err != nil {
+		return err
+	}
 	b := c.store.NewBatch()
 	defer b.Discard()
 	for _, s := range start {
@@ -175,6 +178,37 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 		}
 	}
 	return ledger.StoreError(c.store.Commit(b), "inherit checkpoints")
+}
+
+// isSetBack reports whether the cluster was set back, and not all feeds were checked since.
+func (c *Committer) isSetBack() bool {
+	_, back, _ := c.store.Meta(ledger.SetBackMeta) // the store removes what is damaged
+	return back
+}
+
+// settleDoubts has feeds begin with the list after a rollback that were watching a later version when others found it, and have ended before
+// a check could show whether the cluster had passed that version without a sign: a list for another reason would look like one of
+// changes that were all seen.
+func (c *Committer) settleDoubts() error {
+	if !c.isSetBack() {
+		return nil
+	}
+	running := map[string]bool{}
+	for _, s := range c.cfg.Running() {
+		running[s.ID] = true
+	}
+	b := c.store.NewBatch()
+	defer b.Discard()
+	err := c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
+		if cp.Doubt != nil && !running[feed] && ledger.Newer(cp.Reached(), cp.Doubt.To) {
+			b.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp.SetBack(*cp.Doubt)))
+		}
+		return nil
+	})
+	if ledger.IgnoreUnreadable(err) != nil {
+		return err
+	}
+	return ledger.StoreError(c.store.Commit(b), "checkpoints after a rollback")
 }
 
 // gather gives a feed that is wider than others were before what they had recorded, and

@@ -31,8 +31,11 @@ type Checkpoint struct {
 	Sweeping        bool                `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *Listing            `json:"listing,omitempty"`  // a list that is committed in part
 	Gap             *dynamicfactory.Gap `json:"gap,omitempty"`      // is reported if the rest of the list has a difference
-	Forgot          bool                `json:"forgot,omitempty"`   // what was recorded before the list cannot be read, which is not reported yet
-	Time            time.Time           `json:"time"`               // up to which nothing is missing by the version, or Quiet
+	// Doubt is the rollback of the cluster that another feed has found while this one was watching a later version, until a check shows that
+	// it missed nothing. See Committer.settleDoubts.
+	Doubt  *dynamicfactory.Gap `json:"doubt,omitempty"`
+	Forgot bool                `json:"forgot,omitempty"` // what was recorded before the list cannot be read, which is not reported yet
+	Time   time.Time           `json:"time"`             // up to which nothing is missing by the version, or Quiet
 
 	// HistorySince is the time since when every change that the feed recorded is in the
 	// history; zero: not now.
@@ -115,12 +118,24 @@ func (c Checkpoint) Resumable() bool {
 	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""
 }
 
+// SetBack is the checkpoint of a feed that begins with the list after a rollback, with its gap: what the feed has of versions behind that is
+// of another past.
+func (c Checkpoint) SetBack(gap dynamicfactory.Gap) Checkpoint {
+	if gap.From, gap.FromTime = c.ResourceVersion, c.Time; c.Gap != nil {
+		gap.From, gap.FromTime = c.Gap.From, c.Gap.FromTime
+	}
+	c.Gap, c.Listing = &gap, &Listing{ResourceVersion: gap.To, Rewound: true, Blind: true}
+	c.ResourceVersion, c.Recorded, c.Quiet, c.Ahead, c.Doubt, c.SettledSince = "", "", "", nil, nil, time.Time{}
+	c.Epoch++
+	return c
+}
+
 // Same reports whether both say the same, whenever they did.
 func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && slices.EqualFunc(c.Narrowed, other.Narrowed, time.Time.Equal) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Doubt == other.Doubt && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && slices.EqualFunc(c.Narrowed, other.Narrowed, time.Time.Equal) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of
