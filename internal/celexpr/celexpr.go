@@ -345,14 +345,19 @@ func membership(e interpreter.InterpretableV2) (interpreter.InterpretableV2, err
 	if !ok {
 		return e, nil
 	}
+	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), []interpreter.InterpretableV2{cut{args[0], deciding(list)}, constant},
+		func(values ...ref.Val) ref.Val { return list.Contains(values[0]) }), nil
+}
+
+// deciding is how many bytes of a text show whether it is among the items, or the keys: one more than the longest of these has.
+func deciding(items traits.Iterable) int {
 	longest := 0
-	for it := list.Iterator(); it.HasNext() == types.True; {
+	for it := items.Iterator(); it.HasNext() == types.True; {
 		if text, ok := it.Next().(types.String); ok {
 			longest = max(longest, len(text))
 		}
 	}
-	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), []interpreter.InterpretableV2{cut{args[0], longest + 1}, constant},
-		func(values ...ref.Val) ref.Val { return list.Contains(values[0]) }), nil
+	return longest + 1
 }
 
 // cut is a value of which a text has so many bytes at most.
@@ -391,13 +396,7 @@ func lookup(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) 
 	if !ok { // a key is there twice
 		return e, nil
 	}
-	longest := 0
-	for it := m.Iterator(); it.HasNext() == types.True; {
-		if text, ok := it.Next().(types.String); ok {
-			longest = max(longest, len(text))
-		}
-	}
-	return interpreter.NewConstValue(made.ID(), table{m, longest + 1}), nil
+	return interpreter.NewConstValue(made.ID(), table{m, deciding(m)}), nil
 }
 
 // table is a map that looks at so many bytes of a text at most.

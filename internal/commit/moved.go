@@ -182,8 +182,8 @@ func (g *group) reportMoved(s *Feed, at time.Time) error {
 	for _, m := range s.moved {
 		concerns := func(h WatchRef) bool { return h.Watch.Name == m.name }
 		for namespace, left := range m.from {
-			if s.start == cold && ledger.Newer(left.ResourceVersion, version) {
-				left.ResourceVersion = "" // the list is of now: the cluster was set back
+			if s.start == cold { // the list is of now: the cluster was set back if it is of an earlier version
+				left = upTo(left, version)
 			}
 			if left.ResourceVersion != "" && (left.ResourceVersion == version || ledger.Newer(left.ResourceVersion, version)) {
 				continue // all that it was not given comes yet

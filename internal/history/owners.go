@@ -282,7 +282,7 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	if now {
 		t = r.now()
 	}
-	state, err := r.At(ctx, o, t)
+	state, err := r.stateAt(ctx, o, t)
 	if err != nil {
 		return Owned{}, err
 	}

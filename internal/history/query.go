@@ -707,18 +707,17 @@ func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Differ
 	if from.IsZero() {
 		d.From, from, err = r.beforeLast(ctx, &o, to)
 	} else {
-		d.From, err = r.At(ctx, o, from)
+		d.From, err = r.stateAt(ctx, o, from)
 	}
 	if err == nil {
-		d.To, err = r.At(ctx, o, to)
+		d.To, err = r.stateAt(ctx, o, to)
+	}
+	if err == nil {
+		d.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, later(from, to))
 	}
 	if err != nil {
 		return d, err
 	}
-	if d.Unread = d.To.Unread; from.After(to) {
-		d.Unread = d.From.Unread
-	}
-	d.From.Unread, d.To.Unread = nil, nil
 	return r.compared(&o, d, from, to)
 }
 

@@ -347,9 +347,8 @@ func TestShortPages(t *testing.T) {
 		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
 	}
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/history") {
-			q.Set("limit", "3")
-			r.URL.RawQuery = q.Encode()
+		if strings.HasSuffix(r.URL.Path, "/history") {
+			shorten(r, 3)
 		}
 		pass.ServeHTTP(w, r)
 	})
@@ -413,10 +412,15 @@ func TestManyGaps(t *testing.T) {
 
 // limit has a request for changes ask for pages of a length.
 func limit(r *http.Request, length int) {
-	if q := r.URL.Query(); q.Has("when") {
-		q.Set("limit", strconv.Itoa(length))
-		r.URL.RawQuery = q.Encode()
+	if r.URL.Query().Has("when") {
+		shorten(r, length)
 	}
+}
+
+func shorten(r *http.Request, length int) {
+	q := r.URL.Query()
+	q.Set("limit", strconv.Itoa(length))
+	r.URL.RawQuery = q.Encode()
 }
 
 // TestManyEvents: the search for the Kubernetes Events of an object continues from page to page, and where it ends is shown. Those
