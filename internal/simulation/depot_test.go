@@ -37,6 +37,26 @@ func TestManyDeadLetters(t *testing.T) {
 	})
 }
 
+// TestIngestAfterAScrub rewrites a backlog, with which there is no room until what is obsolete is erased.
+func TestIngestAfterAScrub(t *testing.T) {
+	withDepot(t, 12<<20, func(t *testing.T, d *depot) {
+		for range 10 {
+			d.fill(38, 8000)
+			time.Sleep(time.Second)
+		}
+		if err := d.scrub(-1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if d.store.Ingests() {
+			t.Fatal("there is room beside what was rewritten")
+		}
+		if err := d.commit(1, 20, func() bool { return true }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // withDepot calls f with a depot of which only the live sink has a worker.
 func withDepot(t *testing.T, maxBytes int64, f func(*testing.T, *depot)) {
 	synctest.Test(t, func(t *testing.T) {
