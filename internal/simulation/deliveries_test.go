@@ -58,10 +58,12 @@ type depot struct {
 	missed  []parcel    // what was committed while the fickle sink was away
 	killed  bool
 	damaged bool
-	limits  store.Limits
-	holding atomic.Bool // no delivery may begin
-	filling bool        // the fickle sink is configured, and has no worker yet
-	healing bool        // there is no more trouble
+	// obsolete: a scrub has overwritten payloads, which take room until they are erased.
+	obsolete bool
+	limits   store.Limits
+	holding  atomic.Bool // no delivery may begin
+	filling  bool        // the fickle sink is configured, and has no worker yet
+	healing  bool        // there is no more trouble
 }
 
 // box is the receiver behind a sink, and what was committed for it.
@@ -502,15 +504,22 @@ func (d *depot) kill() []string {
 }
 
 // commit records changes for the live sink, and for the others as to says. It waits for
-// room as the committer does, and fails if there is none although nothing is full.
+// room as the committer does, makes some of what a scrub has overwritten as that does (package scrub), and fails if
+// there is none although nothing is full.
 func (d *depot) commit(count, pad int, to func() bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := d.store.WaitIngest(ctx); err != nil {
+	if err := d.waitIngest(); err != nil {
 		if d.disk.full.Load() || 4*d.backlog() > d.limits.MaxBytes {
 			return nil
 		}
-		return fmt.Errorf("ingest stands still: %w (%s)", err, d.store.Health().Reason)
+		if d.obsolete {
+			d.obsolete = false
+			if err = d.store.EraseObsolete(context.Background()); err == nil || d.damaged {
+				err = d.waitIngest()
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("ingest stands still: %w (%s)", err, d.store.Health().Reason)
+		}
 	}
 	b := d.store.NewBatch()
 	defer b.Discard()
@@ -541,6 +550,13 @@ func (d *depot) commit(count, pad int, to func() bool) error {
 	}
 	d.missed = append(d.missed, missed...)
 	return nil
+}
+
+// waitIngest waits for room, for a minute.
+func (d *depot) waitIngest() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return d.store.WaitIngest(ctx)
 }
 
 // remove takes the fickle sink out of the configuration, also amid its fill.
@@ -913,6 +929,7 @@ func (d *depot) scrub(calls int) error {
 		}
 		return n, nil
 	}
+	d.obsolete = true
 	if _, err := walk(d.store.RewriteLog); err != nil {
 		return err
 	}
@@ -1051,6 +1068,24 @@ func (b *box) again(i int, letters map[string]bool) bool {
 	return true
 }
 
+// letters returns all dead letters of a queue: as many as it counts.
+func (d *depot) letters(q *store.Queue) (all []store.DeadLetter, err error) {
+	for after := uint64(0); ; after = all[len(all)-1].Position {
+		some, err := q.DeadLetters(after, 1<<20)
+		if err != nil {
+			return all, err
+		}
+		if len(some) == 0 {
+			break
+		}
+		all = append(all, some...)
+	}
+	if n := q.Stats().DeadLetters; n != int64(len(all)) && !d.damaged {
+		err = fmt.Errorf("sink %s has %d dead letters and counts %d", q.Name(), len(all), n)
+	}
+	return all, err
+}
+
 // check compares what a receiver has with what was committed for it.
 func (d *depot) check(name string) {
 	b := d.boxes[name]
@@ -1060,7 +1095,7 @@ func (d *depot) check(name string) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	letters, err := q.DeadLetters(0, 1<<20)
+	letters, err := d.letters(q)
 	if err != nil && !d.damaged {
 		d.t.Fatal(err)
 	}
