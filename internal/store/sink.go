@@ -308,7 +308,8 @@ func parseMembership(b []byte) (m membership, ok bool) {
 
 // LeaveSink ends the queueing of records for a sink, durably. The caller appends nothing
 // meanwhile. A sink that has left stays unchanged. The fill of one that is not filled yet
-// is interrupted: what is queued stays, and RejoinSink continues behind it.
+// is interrupted: what is queued stays, and RejoinSink continues behind it. Call it again after Open: until
+// then, what the fill has queued holds the log.
 func (s *Store) LeaveSink(name string) error {
 	q, err := s.Queue(name)
 	if err != nil {

@@ -103,6 +103,9 @@ func TestFeed(t *testing.T) {
 	if text := p.text(".rows"); strings.Contains(text, "kept-") {
 		t.Errorf("the expression selects\n%s", text)
 	}
+	p.sees(".strip-head", "whatever the expression selects")
+	p.fill("when", "object.metdata.name == 'first'")
+	p.sees(".bar", "a field that the expression reads is missing in [1-9]")
 	p.allow("status of 400")
 	p.fill("when", "object.metadata.(")
 	p.sees(".notice.bad", "when")

@@ -18,7 +18,7 @@ export interface Change {
 }
 
 interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; since?: string; scanned: number }
-export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
+export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string; absent?: number }
 export interface Histogram extends Answer { noise: number; buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
 export interface NetChange {
   resource: Resource; namespace?: string; name: string; change: string; recreated?: boolean; count: number; time: string;

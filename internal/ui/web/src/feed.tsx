@@ -249,7 +249,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
-    <Kept of={[histogram.value, histogram.current, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} view={view}
+    <Kept of={[histogram.value, histogram.current, !!filter.when, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
         change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), at: "" });
@@ -267,6 +267,7 @@ export function Feed({ status }: { status?: Status }) {
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}
       {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
+      {feed.page?.absent && !rows.length ? <span class="quiet">a field that the expression reads is missing in {some(feed.page.absent, "change")}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}

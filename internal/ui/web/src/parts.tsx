@@ -124,8 +124,8 @@ function united(parts: [number, number][]): [number, number][] {
 }
 
 /** Changes over time: to see, to choose a period of, and to scroll the list by. Arrow keys move the
- *  period, + and − zoom, Page Up and Page Down scroll by a tenth of it. What is stale is of another question. */
-export function Strip({ of, stale, view, onPeriod, onScroll }: { of?: Histogram; stale: boolean; view: ReadonlySignal<View>; onPeriod: (from: number, to: number) => void; onScroll: (to: number) => void }) {
+ *  period, + and − zoom, Page Up and Page Down scroll by a tenth of it. What is stale is of another question; `all`: what an expression leaves out is counted, too. */
+export function Strip({ of, stale, all, view, onPeriod, onScroll }: { of?: Histogram; stale: boolean; all?: boolean; view: ReadonlySignal<View>; onPeriod: (from: number, to: number) => void; onScroll: (to: number) => void }) {
   const area = useRef<SVGSVGElement>(null), [brush, setBrush] = useState<[number, number] | null>(null), [hover, setHover] = useState(-1);
   if (!of || !of.buckets.length) return <div class="strip" />;
   const n = of.buckets.length, from = Date.parse(of.from), to = Date.parse(of.to);
@@ -148,7 +148,7 @@ export function Strip({ of, stale, view, onPeriod, onScroll }: { of?: Histogram;
   const words = (c: Partial<Record<Type, number>>) => Object.entries(c).map(([t, k]) => `${count(k ?? 0)} ${t}`).join(", ") || "nothing";
   return <div class={stale ? "strip counting" : "strip"} aria-busy={stale}>
     <div class="strip-head">{stale ? "Counting…" : <>
-      <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}{total > 0 && <span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span>}</>}</span>
+      <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}{all && ", whatever the expression selects"}{total > 0 && <span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span>}</>}</span>
       <Verdict of={of} /></>}
     </div>
     <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom, page up and page down scroll the list" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${stale ? "counting" : some(total, "change")}`}
