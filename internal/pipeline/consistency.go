@@ -161,9 +161,10 @@ func (m *Manager) checkLoop(ctx context.Context) {
 				m.checkRound(ctx, minPagePause, &those, done)
 				continue
 			}
-			if !slices.ContainsFunc(informers, func(s *informer) bool { return !done[s] }) {
-				m.noteSetBackChecked(back)
-			}
+			_ = m.call(ctx, func(context.Context) error { // feeds that are being replaced have not ended
+				m.noteSetBackChecked(back, done)
+				return nil
+			}) // the only error is the end
 		}
 		switch {
 		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
@@ -185,9 +186,11 @@ func (m *Manager) setBack() []byte {
 	return note
 }
 
-// noteSetBackChecked notes that all feeds were checked after a rollback, unless another one was found meanwhile.
-func (m *Manager) noteSetBackChecked(back []byte) {
-	if !bytes.Equal(m.setBack(), back) {
+// noteSetBackChecked notes that all feeds were checked after a rollback, unless one is left, or another rollback was found meanwhile. Only the owner
+// goroutine calls it.
+func (m *Manager) noteSetBackChecked(back []byte, done map[*informer]bool) {
+	left := slices.ContainsFunc(m.informerList(), func(s *informer) bool { return !done[s] })
+	if left || !bytes.Equal(m.setBack(), back) {
 		return
 	}
 	if err := ledger.DeleteMeta(m.store, ledger.SetBackMeta); err != nil {
