@@ -51,6 +51,7 @@ var (
 	errUncomparable = errors.New("the API server's resource versions cannot be compared")
 	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
 	errNotRelisted  = errors.New("the watch ended before it had relisted the resource")
+	errNotWatching  = errors.New("the watch is not established")
 )
 
 // checksMeta is where the store keeps how far the consistency check has come, as checks.
@@ -199,14 +200,14 @@ func (m *Manager) noteSetBackChecked(back []byte, done map[*informer]bool) {
 }
 
 // checkRound compares one feed after the other, from c.Feed on, with a pause after each page. With done, which is not nil behind a rollback, it
-// compares those that watch and are not in it, and adds them.
+// compares those that watch and are not in it, and adds them, unless the check has to be repeated.
 func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks, done map[*informer]bool) {
 	informers := m.informerList()
 	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
 		return !slices.ContainsFunc(informers, func(s *informer) bool { return s.ID == id })
 	})
-	back := m.setBack()
+	back, failed := m.setBack(), false
 	for _, s := range informers {
 		if !bytes.Equal(m.setBack(), back) {
 			return // a rollback has all of them checked again
@@ -221,10 +222,11 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 		if ctx.Err() != nil {
 			return
 		}
-		if done != nil && !errors.Is(err, errNotRelisted) {
-			done[s] = true
+		if done != nil {
+			done[s] = err == nil || errors.Is(err, errUnordered) || errors.Is(err, errUncomparable)
+			failed = failed || !done[s]
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errNotWatching) {
 			m.metrics.checked(s, checkUnfinished)
 			if errors.Is(err, errNotRelisted) {
 				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
@@ -239,6 +241,9 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 	}
 	c.Feed = ""
 	m.noteChecks(c)
+	if failed {
+		_ = wait.For(ctx, checkSettle) // the context is looked at next
+	}
 }
 
 // checkPace is the pause after each page with which a check of the feeds takes
@@ -309,7 +314,7 @@ func (x *suspect) judge(recorded head) judgement {
 func (m *Manager) checkFeed(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
 	sub := s.sub.Load()
 	if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
-		return nil // not well: that is for the status to say
+		return errNotWatching // that is for the status to say
 	}
 	x := comparison{m: m, s: s, sub: sub, place: c.Left[s.ID]}
 	whole, began := x.place == place{}, cleanCheck{Time: m.cfg.Now()}

@@ -1,14 +1,83 @@
 package pipeline
 
 import (
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
+
+// passing is a server of pods and widgets with one more of each than in a backup, which the server can go back to, and pass all versions before
+// the watch of widgets finds it by an object.
+type passing struct {
+	*apitest.Server
+	saved   apitest.Saved
+	expired atomic.Bool // the next watch of widgets finds no history
+	refused atomic.Bool // the metadata of pods are not listed
+}
+
+func newPassing(t *testing.T) *passing {
+	p := &passing{Server: podsAndWidgets(t)}
+	p.Put(podPath, "ns", "kept", nil)
+	p.Put(widgetPath, "ns", "w", nil)
+	p.saved = p.Save()
+	p.Put(podPath, "ns", "lost", nil)
+	p.Put(widgetPath, "ns", "w", phase("lost"))
+	p.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		switch watch := r.URL.Query().Has("watch"); {
+		case r.URL.Path == widgetPath && watch && p.expired.CompareAndSwap(true, false):
+			apitest.Fail(w, http.StatusGone, "Expired")
+		case r.URL.Path == podPath && !watch && p.refused.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"):
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		default:
+			return false
+		}
+		return true
+	})
+	return p
+}
+
+func (p *passing) goBack(l *live) {
+	p.Restore(p.saved)
+	p.Advance(20)
+	p.expired.Store(true)
+	p.Cut()
+	eventually(l.T, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+}
+
+// TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
+func TestCheckAfterARollbackIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		st := l.both()
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.refused.Store(true)
+		p.goBack(l)
+		p.Put(podPath, "ns", "new", nil)
+		p.Bookmark()
+		time.Sleep(20 * time.Minute)
+		if l.m.setBack() == nil {
+			t.Error("all count as checked")
+		}
+		p.refused.Store(false)
+		time.Sleep(10 * time.Minute)
+		eventually(t, "the end of the checks", func() bool { return l.m.setBack() == nil })
+		h := l.log()
+		if got, want := h.types("lost"), "sync deleted"; got != want || len(h[""]) != 2 {
+			t.Errorf("got %s, gaps %s, want %s", got, h[""], want)
+		}
+	})
+}
 
 // TestReloadBesideTheChecksOfARollback replaces the feeds that are to be checked after a rollback, which takes a while: their successors are to be checked.
 func TestReloadBesideTheChecksOfARollback(t *testing.T) {
