@@ -98,8 +98,8 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 
 // setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
 // it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
-// The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that ends before it
-// was checked begins with the list, too.
+// The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that had come further, and ends before it
+// was checked, begins with the list, too.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
@@ -128,21 +128,21 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
 		delete(running, feed)
+		reached, watching := cp.Reached(), other != nil && other.watching()
 		switch {
-		case other == s:
+		case other == s || watching && other.rewoundAt.After(gap.FromTime): // it has found the rollback itself
 			return nil
-		case other != nil && other.watching():
-			if other.rewoundAt.After(gap.FromTime) { // it has found the rollback itself
-				return nil
-			}
+		case watching:
+			reached = ledger.Later(reached, other.informer().Watch().ResourceVersion)
+		case other != nil:
+			other.doubted = true
+		}
+		if !ledger.Newer(reached, gap.To) {
+			return nil
+		}
+		if watching {
 			other.doubt, cp.Doubt = gap, gap // it may find that yet
-		default:
-			if other != nil {
-				other.doubted = true
-			}
-			if !ledger.Newer(cp.Reached(), gap.To) {
-				return nil
-			}
+		} else {
 			cp = cp.SetBack(*gap)
 		}
 		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))

@@ -1,11 +1,14 @@
 package pipeline
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
@@ -13,6 +16,40 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
+
+// TestRollbackBesideAWatchThatHadNotComeFurther sets the cluster back to what one of two watches had come to, and ends the process before the
+// feeds are checked: that watch has missed nothing, and resumes.
+func TestRollbackBesideAWatchThatHadNotComeFurther(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		both := l.both()
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Put(podPath, "ns", "lost", nil)
+		eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+		api.Restore(saved)
+		api.Send(podPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":%q}}}`, api.Version()))
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) > 0 })
+		api.Put(widgetPath, "ns", "w", phase("1"))
+		api.Put(widgetPath, "ns", "w", phase("2"))
+		api.Bookmark()
+		l.checkpointed("widgets.example.com#", "v1")
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("w"), ", ", h.types("lost")), "[gap rollback]sync updated updated, added deleted"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
 
 // passing is a server of pods and widgets with one more of each than in a backup, which the server can go back to, and pass all versions before
 // the watch of widgets finds it by an object.
