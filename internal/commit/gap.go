@@ -101,6 +101,10 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 // The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that had come further, and ends before it
 // was checked, begins with the list, too.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
+	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
+	if s.Key.GVR.Resource == "events" {
+		return nil // they may have a storage of their own, whose versions are not those of the others
+	}
 	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
 		running[other.ID] = other
@@ -110,7 +114,6 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 			}
 		}
 	}
-	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
 	known, err := g.c.ledger.Selections()
 	if ledger.IgnoreUnreadable(err) != nil {
 		return err

@@ -3,12 +3,15 @@ package pipeline
 import (
 	"fmt"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
@@ -112,6 +115,60 @@ func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 		h := l.log()
 		if got, want := h.types("lost"), "sync deleted"; got != want || len(h[""]) != 2 {
 			t.Errorf("got %s, gaps %s, want %s", got, h[""], want)
+		}
+	})
+}
+
+// TestRollbackOfTheEventsAndTheEnd sets back the events, which are stored elsewhere, at earlier versions than those of the others, and ends the process before the feeds are
+// checked: they have missed nothing, and resume.
+func TestRollbackOfTheEventsAndTheEnd(t *testing.T) {
+	const eventPath = "/api/v1/events"
+	inBubble(t, func(t *testing.T) {
+		api, elsewhere := apitest.New(t), apitest.New(t)
+		transport, err := rest.TransportFor(elsewhere.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := url.Parse(elsewhere.Config().Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(host)
+		proxy.Transport, proxy.FlushInterval = transport, -1
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == eventPath {
+				proxy.ServeHTTP(w, r)
+			}
+			return r.URL.Path == eventPath
+		})
+		api.Serve(podPath, "v1", "Pod")
+		elsewhere.Serve(eventPath, "v1", "Event")
+		api.Advance(1000)
+		api.Put(podPath, "ns", "pod", nil)
+		elsewhere.Put(eventPath, "ns", "first", nil)
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
+		st := l.state(watchOf("p", nil, "pods"), watchOf("e", nil, "events"))
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("pods#", "v1")
+		saved := elsewhere.Save()
+		elsewhere.Put(eventPath, "ns", "second", nil)
+		eventually(t, "the event", func() bool { return l.log().types("second") == "added" })
+		elsewhere.Restore(saved)
+		elsewhere.Cut()
+		eventually(t, "the rollback of the events", func() bool { return len(l.log()[""]) > 0 })
+		time.Sleep(20 * time.Second) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(podPath, "ns", "pod", phase("2"))
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
+		l.apply(st)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }
