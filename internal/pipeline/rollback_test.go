@@ -92,6 +92,51 @@ func (p *passing) goBack(l *live) {
 	eventually(l.T, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
 }
 
+func (p *passing) expect(l *live) {
+	l.Helper()
+	h := l.log()
+	if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback gap rollback]sync deleted, sync"; got != want {
+		l.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestRollbackThatHasPassed sets the cluster back and has it pass all versions before a watch finds it by an object: a resource that is not
+// watched meanwhile does not resume.
+func TestRollbackThatHasPassed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		both := l.both()
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+		p.goBack(l)
+		l.apply(both)
+		time.Sleep(time.Minute)
+		p.expect(l)
+	})
+}
+
+// TestRollbackThatHasPassedAndTheEnd is TestRollbackThatHasPassed with a resource that is watched, and with a process that ends before the resource is
+// checked: the next one, which records the objects in another form, does not take the list for that of changes that were seen.
+func TestRollbackThatHasPassedAndTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, fs := newPassing(t), vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		l.checkpointed("pods#", "v1")
+		p.goBack(l)
+		time.Sleep(20 * time.Second) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		l = runLive(t, "store", store.Options{FS: fs}, p.Server, serving(pods, widgets))
+		l.apply(l.state(watchOf("p", func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") }, "pods"), watchOf("w", nil, "widgets.example.com")))
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+	})
+}
+
 // TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
 func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
