@@ -80,10 +80,12 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	s.blindTo = max(s.blindTo, gap.Position)
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
+		known := s.rewind || s.doubted || s.doubt != nil // by another feed
+		passed := !known && !ledger.Newer(ledger.Later(gap.From, s.recorded(gap.From)), gap.To)
 		s.epoch++ // versions are used again
 		s.lists++
 		s.rewind, s.floor, s.newest, s.doubted, s.doubt, s.rewoundAt = true, "", nil, false, nil, at
-		if err := g.setBack(s, gap); err != nil {
+		if err := g.setBack(s, gap, passed); err != nil {
 			return err
 		}
 	case gap.Cause == CauseConsistencyCheck:
@@ -98,29 +100,34 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 
 // setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
 // it may have passed theirs when they watch again, in a later life of those that run, and nothing would show. Nor do the versions count that watches had come to before they moved.
-// The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that ends before it
-// was checked begins with the list, too.
-func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
+// The others are to be checked: the cluster may have passed the version of one before its connection was looked at. One that had come further, and ends before it
+// was checked, begins with the list, too. passed: the cluster had passed the version of the feed that found it before that did, so that no version shows
+// what is of another past.
+func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
+	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
+	if s.Key.GVR.Resource == "events" {
+		return nil // they may have a storage of their own, whose versions are not those of the others
+	}
+	past := func(version string) bool { return version != "" && (passed || ledger.Newer(version, gap.To)) }
 	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
 		running[other.ID] = other
 		for _, m := range other.moved {
 			for namespace, left := range m.from {
-				m.from[namespace] = upTo(left, gap.To)
+				m.from[namespace] = left.Without(past)
 			}
 		}
 	}
-	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
 	known, err := g.c.ledger.Selections()
 	if ledger.IgnoreUnreadable(err) != nil {
 		return err
 	}
 	for id, watches := range known {
 		for name, given := range watches {
-			if given.Left == nil || upTo(*given.Left, gap.To) == *given.Left {
+			if given.Left == nil || !past(given.Left.ResourceVersion) {
 				continue
 			}
-			left := upTo(*given.Left, gap.To)
+			left := given.Left.Without(past)
 			given.Left = &left
 			given.Put(g.batch, name, id)
 		}
@@ -128,21 +135,24 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 	mark := func(feed string, cp ledger.Checkpoint) error {
 		other := running[feed]
 		delete(running, feed)
+		reached, watching := cp.Reached(), other != nil && other.watching()
 		switch {
-		case other == s:
+		case other == s || watching && other.rewoundAt.After(gap.FromTime): // it has found the rollback itself
 			return nil
-		case other != nil && other.watching():
-			if other.rewoundAt.After(gap.FromTime) { // it has found the rollback itself
-				return nil
-			}
-			other.doubt, cp.Doubt = gap, gap // it may find that yet
-		default:
-			if other != nil {
-				other.doubted = true
-			}
-			if !ledger.Newer(cp.Reached(), gap.To) {
-				return nil
-			}
+		case watching:
+			reached = ledger.Later(reached, other.informer().Watch().ResourceVersion)
+		case other != nil:
+			other.doubted = true
+		}
+		if !past(reached) {
+			return nil
+		}
+		if other != nil && (watching || passed) {
+			other.doubt = gap // it may find that yet
+		}
+		if watching {
+			cp.Doubt = gap
+		} else {
 			cp = cp.SetBack(*gap)
 		}
 		g.batch.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp))
@@ -157,14 +167,6 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap) error {
 		}
 	}
 	return nil
-}
-
-// upTo is where a watch had come to if versions behind one do not count.
-func upTo(left ledger.Left, version string) ledger.Left {
-	if ledger.Newer(left.ResourceVersion, version) {
-		left.ResourceVersion = ""
-	}
-	return left
 }
 
 // short reports whether a gap is not reported if its list shows no difference. The monotonic

@@ -183,7 +183,7 @@ func (g *group) reportMoved(s *Feed, at time.Time) error {
 		concerns := func(h WatchRef) bool { return h.Watch.Name == m.name }
 		for namespace, left := range m.from {
 			if s.start == cold { // the list is of now: the cluster was set back if it is of an earlier version
-				left = upTo(left, version)
+				left = left.Without(func(v string) bool { return ledger.Newer(v, version) })
 			}
 			if left.ResourceVersion != "" && (left.ResourceVersion == version || ledger.Newer(left.ResourceVersion, version)) {
 				continue // all that it was not given comes yet

@@ -200,7 +200,7 @@ func (c *Committer) settleDoubts() error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	err := c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
-		if cp.Doubt != nil && !running[feed] && ledger.Newer(cp.Reached(), cp.Doubt.To) {
+		if cp.Doubt != nil && !running[feed] {
 			b.PutMeta(ledger.CheckpointMeta(feed), ledger.Encode(cp.SetBack(*cp.Doubt)))
 		}
 		return nil

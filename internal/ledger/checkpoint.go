@@ -269,6 +269,14 @@ func (l Left) After(other Left) bool {
 	return cmp.Or(cmp.Compare(l.Sequence, other.Sequence), l.Time.Compare(other.Time)) > 0
 }
 
+// Without is where a watch had come to if versions do not count for which past is true.
+func (l Left) Without(past func(version string) bool) Left {
+	if past(l.ResourceVersion) {
+		l.ResourceVersion = ""
+	}
+	return l
+}
+
 // All returns the rules of s and the later ones.
 func (s Selected) All() []Selected { return append([]Selected{s}, s.Later...) }
 

@@ -51,6 +51,7 @@ var (
 	errUncomparable = errors.New("the API server's resource versions cannot be compared")
 	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
 	errNotRelisted  = errors.New("the watch ended before it had relisted the resource")
+	errNotWatching  = errors.New("the watch is not established")
 )
 
 // checksMeta is where the store keeps how far the consistency check has come, as checks.
@@ -161,9 +162,10 @@ func (m *Manager) checkLoop(ctx context.Context) {
 				m.checkRound(ctx, minPagePause, &those, done)
 				continue
 			}
-			if !slices.ContainsFunc(informers, func(s *informer) bool { return !done[s] }) {
-				m.noteSetBackChecked(back)
-			}
+			_ = m.call(ctx, func(context.Context) error { // feeds that are being replaced have not ended
+				m.noteSetBackChecked(back, done)
+				return nil
+			}) // the only error is the end
 		}
 		switch {
 		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
@@ -185,9 +187,11 @@ func (m *Manager) setBack() []byte {
 	return note
 }
 
-// noteSetBackChecked notes that all feeds were checked after a rollback, unless another one was found meanwhile.
-func (m *Manager) noteSetBackChecked(back []byte) {
-	if !bytes.Equal(m.setBack(), back) {
+// noteSetBackChecked notes that all feeds were checked after a rollback, unless one is left, or another rollback was found meanwhile. Only the owner
+// goroutine calls it.
+func (m *Manager) noteSetBackChecked(back []byte, done map[*informer]bool) {
+	left := slices.ContainsFunc(m.informerList(), func(s *informer) bool { return !done[s] })
+	if left || !bytes.Equal(m.setBack(), back) {
 		return
 	}
 	if err := ledger.DeleteMeta(m.store, ledger.SetBackMeta); err != nil {
@@ -196,14 +200,14 @@ func (m *Manager) noteSetBackChecked(back []byte) {
 }
 
 // checkRound compares one feed after the other, from c.Feed on, with a pause after each page. With done, which is not nil behind a rollback, it
-// compares those that watch and are not in it, and adds them.
+// compares those that watch and are not in it, and adds them, unless the check has to be repeated.
 func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks, done map[*informer]bool) {
 	informers := m.informerList()
 	slices.SortFunc(informers, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
 	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
 		return !slices.ContainsFunc(informers, func(s *informer) bool { return s.ID == id })
 	})
-	back := m.setBack()
+	back, failed := m.setBack(), false
 	for _, s := range informers {
 		if !bytes.Equal(m.setBack(), back) {
 			return // a rollback has all of them checked again
@@ -218,10 +222,11 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 		if ctx.Err() != nil {
 			return
 		}
-		if done != nil && !errors.Is(err, errNotRelisted) {
-			done[s] = true
+		if done != nil {
+			done[s] = err == nil || errors.Is(err, errUnordered) || errors.Is(err, errUncomparable)
+			failed = failed || !done[s]
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errNotWatching) {
 			m.metrics.checked(s, checkUnfinished)
 			if errors.Is(err, errNotRelisted) {
 				s.Log.Info("consistency check is repeated with the successor of the watch", "reason", err)
@@ -236,6 +241,9 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 	}
 	c.Feed = ""
 	m.noteChecks(c)
+	if failed {
+		_ = wait.For(ctx, checkSettle) // the context is looked at next
+	}
 }
 
 // checkPace is the pause after each page with which a check of the feeds takes
@@ -306,7 +314,7 @@ func (x *suspect) judge(recorded head) judgement {
 func (m *Manager) checkFeed(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
 	sub := s.sub.Load()
 	if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
-		return nil // not well: that is for the status to say
+		return errNotWatching // that is for the status to say
 	}
 	x := comparison{m: m, s: s, sub: sub, place: c.Left[s.ID]}
 	whole, began := x.place == place{}, cleanCheck{Time: m.cfg.Now()}

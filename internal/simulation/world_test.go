@@ -334,7 +334,7 @@ func (w *world) reconfigure(r *rand.Rand) {
 	before := w.config.division()
 	what := w.config.change(r)
 	w.cluster.idle, w.cluster.idled = w.config.idle, w.cluster.idled || w.config.idle
-	if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load()) {
+	if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.now.away || !w.widgets || w.apart.Load() || w.other.Load()) {
 		w.config.fresh = true
 	}
 	w.say(what)

@@ -1,0 +1,255 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// TestRollbackBesideAWatchThatHadNotComeFurther sets the cluster back to what one of two watches had come to, and ends the process before the
+// feeds are checked: that watch has missed nothing, and resumes.
+func TestRollbackBesideAWatchThatHadNotComeFurther(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		both := l.both()
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Put(podPath, "ns", "lost", nil)
+		eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+		api.Restore(saved)
+		api.Send(podPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":%q}}}`, api.Version()))
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) > 0 })
+		api.Put(widgetPath, "ns", "w", phase("1"))
+		api.Put(widgetPath, "ns", "w", phase("2"))
+		api.Bookmark()
+		l.checkpointed("widgets.example.com#", "v1")
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("w"), ", ", h.types("lost")), "[gap rollback]sync updated updated, added deleted"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// passing is a server of pods and widgets with one more of each than in a backup, which the server can go back to, and pass all versions before
+// the watch of widgets finds it by an object.
+type passing struct {
+	*apitest.Server
+	saved   apitest.Saved
+	expired atomic.Bool // the next watch of widgets finds no history
+	refused atomic.Bool // the metadata of pods are not listed
+}
+
+func newPassing(t *testing.T) *passing {
+	p := &passing{Server: podsAndWidgets(t)}
+	p.Put(podPath, "ns", "kept", nil)
+	p.Put(widgetPath, "ns", "w", nil)
+	p.saved = p.Save()
+	p.Put(podPath, "ns", "lost", nil)
+	p.Put(widgetPath, "ns", "w", phase("lost"))
+	p.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		switch watch := r.URL.Query().Has("watch"); {
+		case r.URL.Path == widgetPath && watch && p.expired.CompareAndSwap(true, false):
+			apitest.Fail(w, http.StatusGone, "Expired")
+		case r.URL.Path == podPath && !watch && p.refused.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"):
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		default:
+			return false
+		}
+		return true
+	})
+	return p
+}
+
+func (p *passing) goBack(l *live) {
+	p.Restore(p.saved)
+	p.Advance(20)
+	p.expired.Store(true)
+	p.Cut()
+	eventually(l.T, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+}
+
+func (p *passing) expect(l *live) {
+	l.Helper()
+	h := l.log()
+	if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback gap rollback]sync deleted, sync"; got != want {
+		l.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestRollbackThatHasPassed sets the cluster back and has it pass all versions before a watch finds it by an object: a resource that is not
+// watched meanwhile does not resume.
+func TestRollbackThatHasPassed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		both := l.both()
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		l.apply(l.state(watchOf("w", nil, "widgets.example.com")))
+		p.goBack(l)
+		l.apply(both)
+		time.Sleep(time.Minute)
+		p.expect(l)
+	})
+}
+
+// TestRollbackThatHasPassedAndTheEnd is TestRollbackThatHasPassed with a resource that is watched, and with a process that ends before the resource is
+// checked: the next one, which records the objects in another form, does not take the list for that of changes that were seen.
+func TestRollbackThatHasPassedAndTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p, fs := newPassing(t), vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		l.checkpointed("pods#", "v1")
+		p.goBack(l)
+		time.Sleep(20 * time.Second) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		l = runLive(t, "store", store.Options{FS: fs}, p.Server, serving(pods, widgets))
+		l.apply(l.state(watchOf("p", func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") }, "pods"), watchOf("w", nil, "widgets.example.com")))
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+	})
+}
+
+// TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
+func TestCheckAfterARollbackIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		st := l.both()
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.refused.Store(true)
+		p.goBack(l)
+		p.Put(podPath, "ns", "new", nil)
+		p.Bookmark()
+		time.Sleep(20 * time.Minute)
+		if l.m.setBack() == nil {
+			t.Error("all count as checked")
+		}
+		p.refused.Store(false)
+		time.Sleep(10 * time.Minute)
+		eventually(t, "the end of the checks", func() bool { return l.m.setBack() == nil })
+		h := l.log()
+		if got, want := h.types("lost"), "sync deleted"; got != want || len(h[""]) != 2 {
+			t.Errorf("got %s, gaps %s, want %s", got, h[""], want)
+		}
+	})
+}
+
+// TestRollbackOfTheEventsAndTheEnd sets back the events, which are stored elsewhere, at earlier versions than those of the others, and ends the process before the feeds are
+// checked: they have missed nothing, and resume.
+func TestRollbackOfTheEventsAndTheEnd(t *testing.T) {
+	const eventPath = "/api/v1/events"
+	inBubble(t, func(t *testing.T) {
+		api, elsewhere := apitest.New(t), apitest.New(t)
+		transport, err := rest.TransportFor(elsewhere.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := url.Parse(elsewhere.Config().Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(host)
+		proxy.Transport, proxy.FlushInterval = transport, -1
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == eventPath {
+				proxy.ServeHTTP(w, r)
+			}
+			return r.URL.Path == eventPath
+		})
+		api.Serve(podPath, "v1", "Pod")
+		elsewhere.Serve(eventPath, "v1", "Event")
+		api.Advance(1000)
+		api.Put(podPath, "ns", "pod", nil)
+		elsewhere.Put(eventPath, "ns", "first", nil)
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
+		st := l.state(watchOf("p", nil, "pods"), watchOf("e", nil, "events"))
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("pods#", "v1")
+		saved := elsewhere.Save()
+		elsewhere.Put(eventPath, "ns", "second", nil)
+		eventually(t, "the event", func() bool { return l.log().types("second") == "added" })
+		elsewhere.Restore(saved)
+		elsewhere.Cut()
+		eventually(t, "the rollback of the events", func() bool { return len(l.log()[""]) > 0 })
+		time.Sleep(20 * time.Second) // checkpoints are written
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(podPath, "ns", "pod", phase("2"))
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
+		l.apply(st)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// TestReloadBesideTheChecksOfARollback replaces the feeds that are to be checked after a rollback, which takes a while: their successors are to be checked.
+func TestReloadBesideTheChecksOfARollback(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api, _ := podServer(t, 3)
+		l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+		checking := func(st *plan.State) *plan.State {
+			st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+			return st
+		}
+		l.apply(checking(l.state(watchOf("p", nil, "pods"))))
+		l.synced()
+		time.Sleep(2 * time.Minute) // checks begin when watches are established
+		held, released, applied := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-released })
+		}()
+		<-held
+		go func() {
+			defer close(applied)
+			l.apply(checking(l.state(watchOf("p", nil, "nodes"))))
+			l.apply(checking(l.state(watchOf("p", nil, "pods"))))
+		}()
+		eventually(t, "the feed ends", func() bool { return len(l.m.informerList()) == 0 })
+		if err := ledger.PutMeta(l.store, ledger.SetBackMeta, []byte(`"2027-01-01T00:00:00Z"`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		noted := l.m.setBack() != nil
+		close(released)
+		<-applied
+		if !noted {
+			t.Error("no feed was checked, and none is to be")
+		}
+	})
+}
