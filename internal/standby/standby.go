@@ -347,16 +347,20 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 var errLed = errors.New("another replica leads and writes the journal")
 
 // begin begins a journal with a directory that has records and is in none: in an empty stream, or where that was asked
-// for and no replica leads.
+// for, or has been done but for the directory, and no replica leads.
 func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 	var last uint64
 	var since time.Time // that the stream ends with last; zero: that is not known
+	may := exists(adoptFile(f.cfg.Dir))
 	for ctx.Err() == nil {
 		x, err := f.client.Extent(ctx)
+		if err == nil && x.Last > 0 && !may {
+			may, err = f.client.Begun(ctx, f.id, x.Last)
+		}
 		switch {
 		case err != nil:
 			since = time.Time{}
-		case x.Last > 0 && !adopted(f.cfg.Dir):
+		case x.Last > 0 && !may:
 			return nil, fmt.Errorf("%w: the store has records and is in no journal, the stream %s has %d messages", journal.ErrDiverged, f.client.Stream, x.Last)
 		case x.Last > last && !since.IsZero():
 			return nil, fmt.Errorf("%w: the stream %s has grown to %d messages", errLed, f.client.Stream, x.Last)
@@ -375,7 +379,13 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 				if err = f.apply(ctx, e); err == nil {
 					err = f.folder.Sync()
 				}
-				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
+				if err == nil {
+					err = os.RemoveAll(adoptFile(f.cfg.Dir))
+				}
+				if err != nil { // the next start begins again: a resignation would be in the way, and no other replica has the records
+					return nil, err
+				}
+				return w, nil
 			}
 			if errors.Is(err, journal.ErrFull) { // of what no replica reads again
 				err = f.client.Trim(ctx, x.Last)
@@ -417,8 +427,8 @@ func (m *Member) advise(err error) error {
 
 func adoptFile(dir string) string { return filepath.Join(dir, "ADOPT") }
 
-func adopted(dir string) bool {
-	_, err := os.Stat(adoptFile(dir))
+func exists(file string) bool {
+	_, err := os.Stat(file)
 	return err == nil
 }
 
