@@ -185,6 +185,35 @@ func TestSeedAfterAdopt(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestSeedAfterAdoptAgain: so is one that ends before there is a snapshot, and is started again with what it has read.
+func TestSeedAfterAdoptAgain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(25, 25))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(first, random)
+	if err := standby.Adopt(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	second.member.SetSeedPatience(0)
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
+		t.Fatalf("without a snapshot: %v", err)
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
 // TestSeedWaits: an empty replica of a journal that began with records waits until the leader has made a snapshot.
 func TestSeedWaits(t *testing.T) {
 	t.Parallel()

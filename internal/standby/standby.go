@@ -196,6 +196,9 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	}
 }
 
+// newFile is in a directory that was empty, until it has had everything.
+func newFile(dir string) string { return filepath.Join(dir, "NEW") }
+
 // errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
 
@@ -235,7 +238,11 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 			return at, nil, err
 		}
 	case folder.Fresh():
-		if err := f.findSnapshot(ctx); err != nil {
+		err := os.WriteFile(newFile(m.cfg.Dir), nil, 0o600)
+		if err == nil {
+			err = f.findSnapshot(ctx)
+		}
+		if err != nil {
 			return at, nil, err
 		}
 	default:
@@ -247,7 +254,7 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
 		s, err = folder.Lead(m.writer)
-	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+	case (folder.Fresh() || exists(newFile(m.cfg.Dir))) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return at, s, errors.Join(err, unread)
@@ -495,6 +502,9 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 
 // complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
+	if err := os.RemoveAll(newFile(f.cfg.Dir)); err != nil {
+		return err
+	}
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {
 			return err
