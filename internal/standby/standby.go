@@ -234,7 +234,11 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	follow := f.follow
 	switch {
 	case at.Last > 0:
-		if err := f.findLoss(ctx, at.Position); err != nil {
+		err := os.RemoveAll(adoptFile(m.cfg.Dir)) // that is done
+		if err == nil {
+			err = f.findLoss(ctx, at.Position)
+		}
+		if err != nil {
 			return at, nil, err
 		}
 	case folder.Fresh():

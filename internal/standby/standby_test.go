@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -390,6 +391,34 @@ func TestTurnedOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.same(second, first)
+}
+
+// TestAdoptedOnce: a store that was adopted and led, but ended before that was noted, is refused as any other when it has left the journal.
+func TestAdoptedOnce(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(27, 27))
+	r := g.replicas[0]
+	g.term(r, random)
+	if err := standby.Adopt(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	note := filepath.Join(r.dir, "ADOPT")
+	g.term(r, random)
+	if _, err := os.Stat(note); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("it is not noted that the store is adopted: %v", err)
+	}
+	if err := os.WriteFile(note, nil, 0o600); err != nil { // as if it had ended before
+		t.Fatal(err)
+	}
+	g.term(r, random)
+	if err := g.commitAlone(r, random); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(r); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("a store that was written without its journal: %v", err)
+	}
+	r.end(t)
 }
 
 // TestAdoptOfNothing: what is no store, or an empty one, begins no journal. Who is taken to have adopted it would remove the stores of the
