@@ -670,3 +670,28 @@ func TestOffWhileTheStreamWasRestored(t *testing.T) {
 	}
 	first.end(t)
 }
+
+// TestOffSinceTheBeginning: a replica that was off since the journal had fewer entries than it has had leaders by now is seeded as any other.
+func TestOffSinceTheBeginning(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(23, 23))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	behind := last(t, second.dir)
+	for now := behind; now.Term <= behind.Last; now = last(t, first.dir) {
+		if err := g.lead(first); err != nil {
+			t.Fatal(err)
+		}
+		first.end(t)
+	}
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	g.trimmed(first, random, behind.Last)
+	g.same(first, second)
+}
