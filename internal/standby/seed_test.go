@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +26,7 @@ import (
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
@@ -560,6 +562,39 @@ func TestDamagedLeader(t *testing.T) {
 		t.Error(err)
 	}
 	g.same(first, second)
+}
+
+// TestDamagedLeaderOffForAWhile: so is one that has lost the note of its own term with the block, and starts when another has led and made a
+// snapshot.
+func TestDamagedLeaderOffForAWhile(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(26, 26))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{first, second, first} {
+		g.term(r, random)
+	}
+	db, err := pebble.Open(filepath.Join(first.dir, "db"), &pebble.Options{Merger: layout.NewMerger(), FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower, upper := layout.PrefixRange(layout.PrefixTerm)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		t.Fatal(err)
+	}
+	it.Last()
+	err = db.Delete(it.Key(), pebble.Sync)
+	if err := errors.Join(err, it.Close(), db.Close(), os.WriteFile(filepath.Join(first.dir, "db", "LOSS"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.member.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
 }
 
 // holds reports whether a file below a directory has a text.
