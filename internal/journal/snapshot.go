@@ -489,23 +489,28 @@ func (j *Client) Has(ctx context.Context, p store.Position) (bool, error) {
 	case x.First > p.First:
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	m, err := j.stream.GetMsg(ctx, p.Last)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil // trimmed this moment
-	}
-	if err != nil {
-		return false, fmt.Errorf("ask the journal: %w", err)
-	}
-	f, _, err := j.Keys.parse(m.Header.Get(header), m.Data)
-	if err != nil {
-		return false, fmt.Errorf("entry at sequence %d of the stream %s: %w", p.Last, j.Stream, err)
-	}
-	if f.Term != p.Term || uint64(f.Sum) != p.Sum {
+	f, ok, err := j.frameAt(ctx, p.Last)
+	if ok && (f.Term != p.Term || uint64(f.Sum) != p.Sum) {
 		return false, fmt.Errorf("%w: at sequence %d of the stream %s is another entry", ErrDiverged, p.Last, j.Stream)
 	}
-	return true, nil
+	return ok, err
+}
+
+// frameAt reads the frame of a message; it may be trimmed.
+func (j *Client) frameAt(ctx context.Context, sequence uint64) (f frame, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	m, err := j.stream.GetMsg(ctx, sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return f, false, nil
+	}
+	if err != nil {
+		return f, false, fmt.Errorf("ask the journal: %w", err)
+	}
+	if f, _, err = j.Keys.parse(m.Header.Get(header), m.Data); err != nil {
+		return f, false, fmt.Errorf("entry at sequence %d of the stream %s: %w", sequence, j.Stream, err)
+	}
+	return f, true, nil
 }
 
 // continues fails with [ErrDiverged] if the journal has another entry at the end of a position than that. It cannot know

@@ -73,6 +73,13 @@ func (j *Client) Begin(ctx context.Context, replica string, batch []byte) (*Writ
 	return w, e, nil
 }
 
+// Begun reports whether the message at a sequence, the stream's last, is the entry with which a replica has begun a journal. Nothing is
+// recorded in that yet.
+func (j *Client) Begun(ctx context.Context, replica string, sequence uint64) (bool, error) {
+	f, ok, err := j.frameAt(ctx, sequence)
+	return ok && f.Replica == replica && f.Kind == Term && f.Term == sequence && f.Prev != 0, err
+}
+
 // Append implements [store.Journal].
 func (w *Writer) Append(ctx context.Context, batch []byte) (store.Position, error) {
 	e, err := w.append(ctx, Batch, batch)

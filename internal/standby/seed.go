@@ -104,20 +104,17 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
 	}
-	diverged := fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
-		journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
 	known := at
-	switch {
-	case snapshot.Last < at.Last || snapshot.Term < at.Term: // the journal must have what the snapshot lacks
+	if at.Last > 0 {
 		switch has, err := m.client.Has(ctx, at.Position); {
 		case err != nil:
 			return true, err
-		case !has:
-			return false, diverged
+		case has: // and what the snapshot lacks
+			known = store.Past{}
+		case snapshot.Last < at.Last || snapshot.Term < at.Term:
+			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",
+				journal.ErrDiverged, snapshot.Last, snapshot.Term, at.Last, at.Term)
 		}
-		known = store.Past{}
-	case at.Last > 0 && at.Last < snapshot.Term: // of a journal before that of the snapshot: see journal.Client.Begin
-		return false, diverged
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
 	began := time.Now()

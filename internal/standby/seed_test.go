@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +26,7 @@ import (
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
@@ -180,6 +182,35 @@ func TestSeedAfterAdopt(t *testing.T) {
 	}
 	first.end(t)
 	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestSeedAfterAdoptAgain: so is one that ends before there is a snapshot, and is started again with what it has read.
+func TestSeedAfterAdoptAgain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(25, 25))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(first, random)
+	if err := standby.Adopt(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	second.member.SetSeedPatience(0)
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
+		t.Fatalf("without a snapshot: %v", err)
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
 	g.same(second, first)
@@ -533,6 +564,39 @@ func TestDamagedLeader(t *testing.T) {
 	g.same(first, second)
 }
 
+// TestDamagedLeaderOffForAWhile: so is one that has lost the note of its own term with the block, and starts when another has led and made a
+// snapshot.
+func TestDamagedLeaderOffForAWhile(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(26, 26))
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{first, second, first} {
+		g.term(r, random)
+	}
+	db, err := pebble.Open(filepath.Join(first.dir, "db"), &pebble.Options{Merger: layout.NewMerger(), FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower, upper := layout.PrefixRange(layout.PrefixTerm)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		t.Fatal(err)
+	}
+	it.Last()
+	err = db.Delete(it.Key(), pebble.Sync)
+	if err := errors.Join(err, it.Close(), db.Close(), os.WriteFile(filepath.Join(first.dir, "db", "LOSS"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.member.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
 // holds reports whether a file below a directory has a text.
 func holds(t *testing.T, dir, text string) (names []string) {
 	t.Helper()
@@ -640,4 +704,29 @@ func TestOffWhileTheStreamWasRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.end(t)
+}
+
+// TestOffSinceTheBeginning: a replica that was off since the journal had fewer entries than it has had leaders by now is seeded as any other.
+func TestOffSinceTheBeginning(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	g.maxBytes = 128 << 10
+	random := rand.New(rand.NewPCG(23, 23))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+	behind := last(t, second.dir)
+	for now := behind; now.Term <= behind.Last; now = last(t, first.dir) {
+		if err := g.lead(first); err != nil {
+			t.Fatal(err)
+		}
+		first.end(t)
+	}
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	g.trimmed(first, random, behind.Last)
+	g.same(first, second)
 }

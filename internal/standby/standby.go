@@ -196,6 +196,9 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	}
 }
 
+// newFile is in a directory that was empty, until it has had everything.
+func newFile(dir string) string { return filepath.Join(dir, "NEW") }
+
 // errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
 
@@ -231,11 +234,19 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	follow := f.follow
 	switch {
 	case at.Last > 0:
-		if err := f.findLoss(ctx, at.Position); err != nil {
+		err := os.RemoveAll(adoptFile(m.cfg.Dir)) // that is done
+		if err == nil {
+			err = f.findLoss(ctx, at.Position)
+		}
+		if err != nil {
 			return at, nil, err
 		}
 	case folder.Fresh():
-		if err := f.findSnapshot(ctx); err != nil {
+		err := os.WriteFile(newFile(m.cfg.Dir), nil, 0o600)
+		if err == nil {
+			err = f.findSnapshot(ctx)
+		}
+		if err != nil {
 			return at, nil, err
 		}
 	default:
@@ -247,7 +258,7 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
 		s, err = folder.Lead(m.writer)
-	case folder.Fresh() && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+	case (folder.Fresh() || exists(newFile(m.cfg.Dir))) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return at, s, errors.Join(err, unread)
@@ -347,16 +358,20 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 var errLed = errors.New("another replica leads and writes the journal")
 
 // begin begins a journal with a directory that has records and is in none: in an empty stream, or where that was asked
-// for and no replica leads.
+// for, or has been done but for the directory, and no replica leads.
 func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 	var last uint64
 	var since time.Time // that the stream ends with last; zero: that is not known
+	may := exists(adoptFile(f.cfg.Dir))
 	for ctx.Err() == nil {
 		x, err := f.client.Extent(ctx)
+		if err == nil && x.Last > 0 && !may {
+			may, err = f.client.Begun(ctx, f.id, x.Last)
+		}
 		switch {
 		case err != nil:
 			since = time.Time{}
-		case x.Last > 0 && !adopted(f.cfg.Dir):
+		case x.Last > 0 && !may:
 			return nil, fmt.Errorf("%w: the store has records and is in no journal, the stream %s has %d messages", journal.ErrDiverged, f.client.Stream, x.Last)
 		case x.Last > last && !since.IsZero():
 			return nil, fmt.Errorf("%w: the stream %s has grown to %d messages", errLed, f.client.Stream, x.Last)
@@ -375,7 +390,13 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 				if err = f.apply(ctx, e); err == nil {
 					err = f.folder.Sync()
 				}
-				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
+				if err == nil {
+					err = os.RemoveAll(adoptFile(f.cfg.Dir))
+				}
+				if err != nil { // the next start begins again: a resignation would be in the way, and no other replica has the records
+					return nil, err
+				}
+				return w, nil
 			}
 			if errors.Is(err, journal.ErrFull) { // of what no replica reads again
 				err = f.client.Trim(ctx, x.Last)
@@ -417,8 +438,8 @@ func (m *Member) advise(err error) error {
 
 func adoptFile(dir string) string { return filepath.Join(dir, "ADOPT") }
 
-func adopted(dir string) bool {
-	_, err := os.Stat(adoptFile(dir))
+func exists(file string) bool {
+	_, err := os.Stat(file)
 	return err == nil
 }
 
@@ -485,6 +506,9 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 
 // complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
+	if err := os.RemoveAll(newFile(f.cfg.Dir)); err != nil {
+		return err
+	}
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {
 			return err

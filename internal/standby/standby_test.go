@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
@@ -388,6 +393,34 @@ func TestTurnedOff(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestAdoptedOnce: a store that was adopted and led, but ended before that was noted, is refused as any other when it has left the journal.
+func TestAdoptedOnce(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(27, 27))
+	r := g.replicas[0]
+	g.term(r, random)
+	if err := standby.Adopt(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	note := filepath.Join(r.dir, "ADOPT")
+	g.term(r, random)
+	if _, err := os.Stat(note); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("it is not noted that the store is adopted: %v", err)
+	}
+	if err := os.WriteFile(note, nil, 0o600); err != nil { // as if it had ended before
+		t.Fatal(err)
+	}
+	g.term(r, random)
+	if err := g.commitAlone(r, random); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(r); !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("a store that was written without its journal: %v", err)
+	}
+	r.end(t)
+}
+
 // TestAdoptOfNothing: what is no store, or an empty one, begins no journal. Who is taken to have adopted it would remove the stores of the
 // other replicas.
 func TestAdoptOfNothing(t *testing.T) {
@@ -546,6 +579,72 @@ func TestFirstReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.same(second, first)
+}
+
+// TestBeginCutShort: a store with records that ended before it knew that the first entry of its journal is in the stream, or before its disk
+// took that, begins it again. No other replica could: it lacks the records.
+func TestBeginCutShort(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ended", "disk"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodes := one(t)
+			g := newGroup(t, nodes)
+			random := rand.New(rand.NewPCG(24, 24))
+			first, second := g.replicas[0], g.replicas[1]
+			if err := g.commitAlone(first, random); err != nil {
+				t.Fatal(err)
+			}
+			j := g.journalOf() // it makes the stream
+			way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+			way.Delay(700 * time.Millisecond) // of answers: less than a request may take
+			g.nodes = []*natstest.Node{{URL: "nats://" + way.Addr}}
+			var broken atomic.Bool
+			g.open(first, func(c *standby.Config) {
+				c.Options.FS = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+					if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && filepath.Ext(op.Path) == ".log" {
+						return syscall.EIO
+					}
+					return nil
+				}))
+			})
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			led := make(chan error, 1)
+			go func() {
+				_, err := first.member.Lead(ctx)
+				led <- err
+			}()
+			for x := (journal.Extent{}); x.Last == 0; time.Sleep(10 * time.Millisecond) {
+				var err error
+				if x, err = j.Extent(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := context.Canceled
+			if name == "disk" {
+				broken.Store(true)
+				want = store.ErrFailed
+			} else {
+				end()
+			}
+			if err := <-led; !errors.Is(err, want) {
+				t.Fatal(err)
+			}
+			first.member.Close()
+			first.member, g.nodes = nil, nodes
+			if at := last(t, first.dir); at.Last > 0 {
+				t.Fatalf("it has applied the entry at %d", at.Last)
+			}
+			if err := g.lead(first); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			g.same(first, second)
+		})
+	}
 }
 
 // TestHold: a leader whose last append is older than half the time-out begins no delivery until the journal answers again.

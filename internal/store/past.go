@@ -24,16 +24,18 @@ const keptTerms = 1000
 // ErrOtherPast means that a copy is of a journal which lacks what the directory has that it is to replace.
 var ErrOtherPast = errors.New("the copy lacks what this store has")
 
-// within reports whether a journal of these terms has all that a directory has: its last term is among them, and the next one begins
-// behind where the directory is. What is not known does not speak against it.
-func (p Past) within(terms []layout.Term) bool {
+// within reports whether a journal that is at a position and of these terms has all that a directory has: its last term is among them, and
+// the next one begins behind where the directory is. Where the terms do not show it, only a journal that has another before it in its
+// stream speaks against it: its terms have numbers from the length of that on.
+func (p Past) within(at Position, terms []layout.Term) bool {
+	unknown := p.Last == 0 || p.Last >= at.Term
 	if len(p.terms) == 0 || len(terms) == 0 {
-		return true
+		return unknown
 	}
 	last := p.terms[len(p.terms)-1]
 	i := slices.Index(terms, last)
 	if i < 0 {
-		return last.After < terms[0].After // they do not reach back
+		return unknown && last.After < terms[0].After // they do not reach back
 	}
 	return i+1 == len(terms) || p.Last <= terms[i+1].After
 }

@@ -20,19 +20,24 @@ func TestPast(t *testing.T) {
 	for name, tc := range map[string]struct {
 		last       uint64
 		was, terms []layout.Term
+		term       uint64
 		want       bool
 	}{
-		"the same":                      {25, []layout.Term{a, b, c}, []layout.Term{a, b, c}, true},
-		"a later one":                   {20, []layout.Term{a, b}, []layout.Term{a, b, c}, true},
-		"a later one that lacks an end": {21, []layout.Term{a, b}, []layout.Term{a, b, c}, false},
-		"another term":                  {15, []layout.Term{a, other}, []layout.Term{a, b, c}, false},
-		"another beginning":             {5, []layout.Term{{ID: 9}}, []layout.Term{a, b, c}, false},
-		"one that begins later":         {15, []layout.Term{a, b}, []layout.Term{{ID: 9}}, false},
-		"one that was trimmed":          {5, []layout.Term{a}, []layout.Term{b, c}, true},
-		"nothing is known":              {5, nil, []layout.Term{a, b}, true},
-		"nothing is known of the other": {5, []layout.Term{a}, nil, true},
+		"the same":                      {25, []layout.Term{a, b, c}, []layout.Term{a, b, c}, 3, true},
+		"a later one":                   {20, []layout.Term{a, b}, []layout.Term{a, b, c}, 3, true},
+		"a later one that lacks an end": {21, []layout.Term{a, b}, []layout.Term{a, b, c}, 3, false},
+		"one of many terms":             {5, []layout.Term{a}, []layout.Term{a, b, c}, 6, true},
+		"another term":                  {15, []layout.Term{a, other}, []layout.Term{a, b, c}, 3, false},
+		"another beginning":             {5, []layout.Term{{ID: 9}}, []layout.Term{a, b, c}, 3, false},
+		"one that begins later":         {15, []layout.Term{a, b}, []layout.Term{{ID: 9}}, 16, false},
+		"one that was trimmed":          {5, []layout.Term{a}, []layout.Term{b, c}, 3, true},
+		"one that began later":          {5, []layout.Term{a}, []layout.Term{b, c}, 6, false},
+		"nothing is known":              {5, nil, []layout.Term{a, b}, 2, true},
+		"nothing is known of the other": {5, []layout.Term{a}, nil, 2, true},
+		"it began later":                {5, nil, nil, 6, false},
+		"an empty directory":            {0, nil, nil, 6, true},
 	} {
-		if got := (Past{Position{Last: tc.last}, tc.was}).within(tc.terms); got != tc.want {
+		if got := (Past{Position{Last: tc.last}, tc.was}).within(Position{Term: tc.term}, tc.terms); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

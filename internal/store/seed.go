@@ -223,7 +223,7 @@ func verifySeed(ctx context.Context, db *pebble.DB, end dumpEnd, want Position, 
 		return fmt.Errorf("%w: it is of sequence %d of the journal, and should be of %d", ErrSeed, at.Last, want.Last)
 	case string(version) != string(layout.ID32(layout.Version)):
 		return fmt.Errorf("%w: its layout is not version %d", ErrSeed, layout.Version)
-	case !was.within(terms):
+	case !was.within(at, terms):
 		return fmt.Errorf("%w: they were written in different terms before sequence %d of the journal", ErrOtherPast, was.Last)
 	}
 	return nil
