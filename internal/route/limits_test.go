@@ -270,6 +270,38 @@ func TestKeysInALoop(t *testing.T) {
 	}
 }
 
+// TestLongKeys: a text that no key is as long as is found nowhere, without a hash or an error that takes all of it, and one that may be a key of
+// an absurd length is an error. A loop that looked up a text of 700 KB held up all watches for 10 s, and for minutes as a field of metadata.
+func TestLongKeys(t *testing.T) {
+	const items = 2_000
+	var members strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&members, `"k%d":"",`, i)
+	}
+	text := strings.Repeat("a", 200_000)
+	o := newObjects(t)
+	c := change(event.Added, nil, o.from(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{`+members.String()+`"l":""}},"data":{`+members.String()+`"d":""},"text":"`+
+		text+`","long":{`+members.String()+`"`+text+`b":""},"items":[1`+strings.Repeat(",1", items)+`]}`))
+	for when, want := range map[string]string{
+		`object.items.all(i, !object.data[?object.text].hasValue())`:                             "",
+		`object.items.all(i, !metadata.labels[?object.text].hasValue())`:                         "",
+		`!(object.text in object.data) && object.data.k1 == "" && object.long[?"k1"].hasValue()`: "",
+		`object.items.all(i, dyn(metadata)[object.text] == "")`:                                  "no such field: aaa",
+		`object.items.all(i, object.long[?object.text].hasValue())`:                              "too long for a key",
+	} {
+		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		testkit.Allocates(t, 20<<20, func() {
+			got, s := r.Route(nil, c), r.Stats()[0]
+			if want == "" && (len(got) != 1 || s.Errors > 0) || want != "" && (s.FirstError == nil || !strings.Contains(s.FirstError.Error(), want)) {
+				t.Errorf("%s: %d targets, %v", when, len(got), s.FirstError)
+			}
+		})
+	}
+}
+
 // What is not metered is bounded by its text.
 func TestMetered(t *testing.T) {
 	x, err := newExpressions(defaultLimits())
