@@ -161,8 +161,13 @@ func patternSize(re *syntax.Regexp) int {
 var (
 	noOverload = regexp.MustCompile(`^found no matching overload for '(.+)' applied to '(.+)'$`)
 	unknown    = regexp.MustCompile(`^(undeclared reference to|undefined field) '([^']+)'(?: \(.*\))?$`)
+	missing    = regexp.MustCompile(`^(Syntax error: missing .+?) at '(?s:.*)'$`)
 	unexpected = regexp.MustCompile(`^Syntax error: (?:token recognition error at|mismatched input|extraneous input|no viable alternative at input):? '((?s:.*?))'(?: expecting .*)?$`)
 )
+
+// harmless is what a syntax error quotes: operators and short words. Anything else may be part of a text, such as the key of
+// an API in a body.
+var harmless = regexp.MustCompile(`^([^\w"'` + "`" + `]{1,3}|[A-Za-z]{1,8})$`)
 
 // plain is a message of the CEL library in the words of its users.
 func plain(msg string) string {
@@ -182,6 +187,9 @@ func plain(msg string) string {
 	if word, ok := strings.CutPrefix(msg, "reserved identifier: "); ok {
 		return fmt.Sprintf("%s is a reserved word; a field is reached through its object, such as metadata.%s or object.spec.%s", word, word, word)
 	}
+	if m := missing.FindStringSubmatch(msg); m != nil {
+		return m[1]
+	}
 	switch m := unexpected.FindStringSubmatch(msg); {
 	case m == nil:
 		return msg
@@ -189,6 +197,8 @@ func plain(msg string) string {
 		return "Syntax error: use == to compare"
 	case m[1] == "<EOF>":
 		return "Syntax error: the expression ends too early"
+	case !harmless.MatchString(m[1]):
+		return "Syntax error: unexpected text, or quotes that do not match"
 	default:
 		return fmt.Sprintf("Syntax error: unexpected %q", m[1])
 	}

@@ -114,3 +114,32 @@ func TestLookup(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsKeepSecrets: the fault of an expression whose quotes do not match has nothing of its texts, as a key of an API may be in a body. Logs
+// and the status have the fault, and so has the configuration that is shown without secrets.
+func TestFaultsKeepSecrets(t *testing.T) {
+	env, err := cel.NewEnv(Bounds()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		`{"key": "SECRET0123}`, `{"key" "SECRET0123"}`, `{"key": "a" "SECRET0123"}`, `{"key": 1 b"SECRET0123"}`, `{"key": "SECRET0123\q"}`,
+		"{'key': 'SECRET0123\n'}", `{"key": """SECRET0123}`, `{"key": "a"SECRET0123"}`, `r"SECRET0123`, `"\uSECRET0123"`, `{"key": SECRET0123"}`,
+		`{"key": SECRET 0123}`, `{"key" SECRET0123 at '"}`, "{`SECRET0123`: 1}", `{"key": "at 'SECRET0123`,
+	} {
+		_, faults := Compile(env, text)
+		if len(faults) == 0 {
+			t.Errorf("%s has no fault", text)
+		}
+		for _, f := range faults {
+			if strings.Contains(f.Msg, "0123") {
+				t.Errorf("%s: %s", text, f.Msg)
+			}
+		}
+	}
+	for text, want := range map[string]string{"1 and 2": `Syntax error: unexpected "and"`, "1)": `Syntax error: unexpected ")"`, `{"a" 1}`: `Syntax error: missing ':'`} {
+		if _, faults := Compile(env, text); len(faults) == 0 || faults[0].Msg != want {
+			t.Errorf("%s: %v", text, faults)
+		}
+	}
+}

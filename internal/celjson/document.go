@@ -229,6 +229,9 @@ type labelSource Document
 const maxLookups = 32
 
 func (s *labelSource) find(key string) (ref.Val, bool) {
+	if len(key) > maxKey { // the API server permits none
+		return nil, false
+	}
 	labels := (*Document)(s).labelsInPlace()
 	if s.lookups++; s.lookups <= maxLookups {
 		v, found := labels.Lookup(key)

@@ -21,6 +21,7 @@ type Object struct {
 	members []Member       // in the order sent
 	index   map[string]int // of members by key, if they are many
 	scanned bool
+	longest int      // length of a key
 	names   []string // the keys of the members, once they were asked for
 	decoded ref.Val
 }
@@ -51,6 +52,7 @@ func (o *Object) scan() {
 	}
 	for key, value := range rawjson.Members(o.raw) {
 		o.members = append(o.members, Member{key: key, raw: value})
+		o.longest = max(o.longest, len(key))
 	}
 	if !o.unique() {
 		o.keepLast()
@@ -142,7 +144,17 @@ func (m *Member) Object() *Object {
 	return nil
 }
 
+// maxKey is the length of the longest text that expressions look up as a key. CEL charges nothing for that, and a loop
+// does so hundreds of thousands of times.
+const maxKey = 4 << 10
+
 func (o *Object) find(key string) (ref.Val, bool) {
+	if o.scan(); len(key) > o.longest {
+		return nil, false
+	}
+	if len(key) > maxKey {
+		return types.NewErr("a text of %d bytes is too long for a key to look up: at most %d", len(key), maxKey), false
+	}
 	if m := o.Member(key); m != nil {
 		return m.value(), true
 	}

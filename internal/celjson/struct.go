@@ -70,6 +70,14 @@ func NewStructType[T any](name string, fields map[string]Field[T]) *StructType {
 	return t
 }
 
+func (t *StructType) field(name types.String) (f *types.FieldType, ok bool) {
+	if len(name) > maxKey { // see there
+		return nil, false
+	}
+	f, ok = t.fields[string(name)]
+	return f, ok
+}
+
 // New returns the value that is read from target, a T.
 func (t *StructType) New(target any) *Struct { return &Struct{of: t, target: target} }
 
@@ -93,9 +101,9 @@ func (v *Struct) Get(index ref.Val) ref.Val {
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(index)
 	}
-	f, ok := v.of.fields[string(name)]
+	f, ok := v.of.field(name)
 	if !ok {
-		return types.NewErr("no such field: %s", name)
+		return types.NewErr("no such field: %.64s", string(name))
 	}
 	value, err := f.GetFrom(v.target)
 	if err != nil {
@@ -110,7 +118,7 @@ func (v *Struct) IsSet(index ref.Val) ref.Val {
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(index)
 	}
-	f, ok := v.of.fields[string(name)]
+	f, ok := v.of.field(name)
 	return types.Bool(ok && f.IsSet(v.target))
 }
 

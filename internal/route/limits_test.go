@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/testkit"
@@ -269,6 +270,38 @@ func TestKeysInALoop(t *testing.T) {
 	}
 }
 
+// TestLongKeys: a text that no key is as long as is found nowhere, without a hash or an error that takes all of it, and one that may be a key of
+// an absurd length is an error. A loop that looked up a text of 700 KB held up all watches for 10 s, and for minutes as a field of metadata.
+func TestLongKeys(t *testing.T) {
+	const items = 2_000
+	var members strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&members, `"k%d":"",`, i)
+	}
+	text := strings.Repeat("a", 200_000)
+	o := newObjects(t)
+	c := change(event.Added, nil, o.from(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{`+members.String()+`"l":""}},"data":{`+members.String()+`"d":""},"text":"`+
+		text+`","long":{`+members.String()+`"`+text+`b":""},"items":[1`+strings.Repeat(",1", items)+`]}`))
+	for when, want := range map[string]string{
+		`object.items.all(i, !object.data[?object.text].hasValue())`:                             "",
+		`object.items.all(i, !metadata.labels[?object.text].hasValue())`:                         "",
+		`!(object.text in object.data) && object.data.k1 == "" && object.long[?"k1"].hasValue()`: "",
+		`object.items.all(i, dyn(metadata)[object.text] == "")`:                                  "no such field: aaa",
+		`object.items.all(i, object.long[?object.text].hasValue())`:                              "too long for a key",
+	} {
+		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		testkit.Allocates(t, 20<<20, func() {
+			got, s := r.Route(nil, c), r.Stats()[0]
+			if want == "" && (len(got) != 1 || s.Errors > 0) || want != "" && (s.FirstError == nil || !strings.Contains(s.FirstError.Error(), want)) {
+				t.Errorf("%s: %d targets, %v", when, len(got), s.FirstError)
+			}
+		})
+	}
+}
+
 // What is not metered is bounded by its text.
 func TestMetered(t *testing.T) {
 	x, err := newExpressions(defaultLimits())
@@ -317,5 +350,28 @@ func TestNesting(t *testing.T) {
 		if faults := of(60); len(faults) != 1 || !strings.Contains(faults[0].Msg, "nest deeper than") {
 			t.Errorf("%s, 60 deep: %v", name, faults)
 		}
+	}
+}
+
+// TestBoundValues: each value that is bound to a list with the one before twice doubled the time to estimate the cost. An expression of 700
+// characters, of a client that may only read, took a quarter of an hour.
+func TestBoundValues(t *testing.T) {
+	const values = 30
+	expression := fmt.Sprintf("x%d == x%d", values, values)
+	for i := values; i > 0; i-- {
+		expression = fmt.Sprintf("cel.bind(x%d, [x%d, x%d], %s)", i, i-1, i-1, expression)
+	}
+	done := make(chan []celexpr.Fault, 1)
+	go func() {
+		_, faults := CompileCondition("cel.bind(x0, 1, " + expression + ")")
+		done <- faults
+	}()
+	select {
+	case faults := <-done:
+		if faults != nil {
+			t.Error(faults)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it is still compiled")
 	}
 }

@@ -100,18 +100,19 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 	if msg := refuse(ast.OutputType()); msg != "" {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: msg}}
 	}
-	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep()), ofChange: ofChange(ast.NativeRep())}
-	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.Cost) {
-		// A loop or a bound value can hold one list many times, which the estimate does
-		// not count.
-		c.metered = hasComprehension(ast.NativeRep())
+	tree := ast.NativeRep()
+	// A loop or a bound value can hold one list many times, which an estimate does not count. It takes time that
+	// doubles with each value that is bound to a list of the one before.
+	c := &condition{inflate: needsBody(tree), metered: hasComprehension(tree) || calls(tree, overloads.Matches), reads: reads(tree), ofChange: ofChange(tree)}
+	if !c.metered {
+		cost, err := x.env.EstimateCost(ast, sizes{})
+		c.metered = err != nil || cost.Max > min(provenCost, x.limits.Cost)
 	}
-	c.metered = c.metered || calls(ast.NativeRep(), overloads.Matches)
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), x.guards}
 	if c.metered {
 		opts = append(opts, x.limits.CostOptions()...)
 	}
-	if c.metered && buildsValues(ast.NativeRep()) {
+	if c.metered && buildsValues(tree) {
 		opts = append(opts, x.limits.MemoryOptions()...)
 	}
 	program, err := x.env.Program(ast, opts...)
