@@ -443,6 +443,14 @@ func exists(file string) bool {
 	return err == nil
 }
 
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // Adopt has the store in a directory, which no process uses, begin a new journal when it is opened next, behind what the
 // stream has. Other replicas do not follow until they have a copy of it.
 func Adopt(dir string) error {
@@ -506,8 +514,10 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 
 // complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
-	if err := os.RemoveAll(newFile(f.cfg.Dir)); err != nil {
-		return err
+	if exists(newFile(f.cfg.Dir)) {
+		if err := errors.Join(os.Remove(newFile(f.cfg.Dir)), syncDir(f.cfg.Dir)); err != nil { // a power cut may not bring it back
+			return err
+		}
 	}
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {

@@ -86,6 +86,9 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	if !ok {
 		next = tail + 1
 	}
+	if next, err = s.endOfDamage(sequence, next); err != nil {
+		return err
+	}
 	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
 	if s.log.damage.add(span) {
 		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
@@ -94,8 +97,27 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	return span.err
 }
 
+// endOfDamage returns the first record that can be read by itself behind one that cannot, and before next. The search for another
+// block does not see what was written since and is in memory alone.
+func (s *Store) endOfDamage(sequence, next uint64) (uint64, error) {
+	for sequence+1 < next {
+		middle := sequence + (next-sequence)/2
+		_, ok, err := s.recordAt(middle)
+		switch {
+		case err != nil && !errors.Is(err, ErrUnreadable):
+			return 0, err
+		case err == nil && ok:
+			next = middle
+		default:
+			sequence = middle
+		}
+	}
+	return next, nil
+}
+
 // skipDamage replaces unreadable queue entries with one dead letter for their range of
-// positions, and returns the last position in it.
+// positions, and returns the last position in it. Where entries of this process may be among them, which are in memory, the table is
+// repaired before, and the position is the one before.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
 	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
@@ -104,6 +126,17 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	}
 	if !ok {
 		next = tail + 1
+	}
+	if next-1 > q.opened {
+		repaired, err := q.s.awaitRepair(cause)
+		if err != nil {
+			return 0, err
+		}
+		if repaired {
+			if _, _, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from)); !errors.Is(err, ErrUnreadable) {
+				return from - 1, err
+			}
+		}
 	}
 	unlock := q.lockSettling()
 	defer unlock()

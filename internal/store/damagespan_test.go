@@ -628,3 +628,101 @@ func TestCompactionOverDamage(t *testing.T) {
 		t.Errorf("%d bytes of log: %.2000s", len(logged.String()), logged.String())
 	}
 }
+
+// TestDamageAtTheEnd damages the last records that are in tables. What was committed since, and is in memory alone, is delivered.
+func TestDamageAtTheEnd(t *testing.T) {
+	t.Parallel()
+	const since = 5
+	lastBlock := func(t *testing.T, fs vfs.FS) *Store { // has the records of the log alone, or the entries of the queue
+		t.Helper()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		b := s.NewBatch()
+		b.PutMeta("", noise(8000))
+		if err := errors.Join(s.Commit(b), reclaim(s, 1, 2), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	end := func(t *testing.T, fs vfs.FS, records int) {
+		t.Helper()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		stop := runStore(t, s)
+		defer stop()
+		eventually(t, "the store runs", s.running.Load)
+		q := ensure(t, s, "a")
+		appendN(t, s, since, "a")
+		var got []uint64
+		for after := uint64(0); ; {
+			items := read(t, q, after, 1000)
+			if len(items) == 0 {
+				break
+			}
+			for _, it := range items {
+				got = append(got, it.Sequence)
+			}
+			after = items[len(items)-1].Position
+		}
+		letters, err := q.DeadLetters(0, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(got); n <= since || n >= records+since || len(letters) == 0 {
+			t.Fatalf("%d of %d records are delivered, and there are %d dead letters", n, records+since, len(letters))
+		}
+		for i, sequence := range got[len(got)-since:] {
+			if want := uint64(records + i + 1); sequence != want {
+				t.Errorf("record %d is delivered, not %d", sequence, want)
+			}
+		}
+		for _, l := range letters {
+			if l.Sequence > uint64(records) || l.Position > uint64(records) || strings.Contains(l.Reason, fmt.Sprintf("to %d are lost", records+since)) {
+				t.Errorf("a dead letter at %d of record %d: %s", l.Position, l.Sequence, l.Reason)
+			}
+		}
+		if st := q.Stats(); st.Length != int64(len(got)) {
+			t.Errorf("the queue counts %d entries, and has %d", st.Length, len(got))
+		}
+	}
+	t.Run("log", func(t *testing.T) {
+		t.Parallel()
+		fs := storeFiles(t, true)
+		lastBlock(t, fs)
+		if !damageKeys(t, fs, fmt.Appendf(nil, "%d:", damageRecords), 0) {
+			t.Fatal("there is no last record")
+		}
+		end(t, fs, damageRecords)
+	})
+	t.Run("queue", func(t *testing.T) {
+		t.Parallel()
+		const records = 3000
+		fs := vfs.NewMem()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		ensure(t, s, "a")
+		appendN(t, s, records, "a")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lastBlock(t, fs)
+		for nth := 0; ; nth++ { // until it is that of the last entry
+			damaged := vfs.NewMem()
+			if _, err := vfs.Clone(fs, damaged, "store", "store"); err != nil {
+				t.Fatal(err)
+			}
+			if !damageKeys(t, damaged, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), nth) {
+				t.Fatal("no block has the last entry")
+			}
+			s, err := Open("store", Options{FS: damaged, firstSequence: 1})
+			if err != nil {
+				continue
+			}
+			_, _, lost := s.get(layout.AppendSinkKey(nil, layout.PrefixQueue, 1, records))
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if lost != nil {
+				end(t, damaged, records)
+				return
+			}
+		}
+	})
+}

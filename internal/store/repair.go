@@ -181,6 +181,36 @@ func (s *Store) waitForRepair(path string) {
 	}
 }
 
+// repairWait bounds how long a reader waits for the repair of a table.
+const repairWait = 10 * time.Second
+
+// awaitRepair has Run repair the table that a read error is about, and reports whether it has.
+func (s *Store) awaitRepair(damage error) (repaired bool, err error) {
+	info := pebble.ExtractDataCorruptionInfo(damage)
+	if info == nil || !s.running.Load() {
+		return false, nil
+	}
+	s.damaged.add(info)
+	s.damaged.mu.Lock()
+	t := s.damaged.tables[info.Path]
+	s.damaged.mu.Unlock()
+	if t == nil {
+		return false, nil
+	}
+	timer := time.NewTimer(repairWait)
+	defer timer.Stop()
+	select {
+	case <-t.repaired:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	case <-s.failed:
+		return false, s.failure
+	case <-s.life.ended:
+		return false, ErrClosed
+	}
+}
+
 // inBackground reports whether the caller is one of Pebble's own goroutines. Only the
 // stack shows it.
 func inBackground() bool {

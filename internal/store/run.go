@@ -28,6 +28,8 @@ const (
 // returns nil when the context ends, and Err when the store fails.
 func (s *Store) Run(ctx context.Context) error {
 	s.startSequence()
+	s.running.Store(true)
+	defer s.running.Store(false)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	reclaim := make(chan reclaimable, 1)

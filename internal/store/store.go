@@ -57,6 +57,7 @@ type Store struct {
 	sequencer *sequencer     // nil without a journal
 	leave     sync.Once      // calls leaveJournal, without one
 
+	running     atomic.Bool   // Run is
 	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
 	shrunk      atomic.Bool   // entries may have left queues since these were compacted
