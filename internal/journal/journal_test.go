@@ -536,3 +536,32 @@ func TestLostAnswer(t *testing.T) {
 		t.Errorf("the writer led %v ago, and its batch was in the stream %v ago", age, since)
 	}
 }
+
+// TestBeginBehindALook: a journal begins only behind what was seen of the stream. A leader that comes back after that is not begun over.
+func TestBeginBehindALook(t *testing.T) {
+	t.Parallel()
+	j := open(t, configOf(t, "J", startOne(t)))
+	leader, _ := contend(t, j, store.Position{})
+	x, err := j.Extent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leader.Append(t.Context(), []byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := j.Begin(t.Context(), "adopted", x.Last, []byte("all of it")); !errors.Is(err, store.ErrStolen) {
+		t.Errorf("another was there: %v", err)
+	}
+	if _, err := leader.Append(t.Context(), []byte("later")); err != nil {
+		t.Errorf("the leader of before: %v", err)
+	}
+	if x, err = j.Extent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := j.Begin(t.Context(), "adopted", x.Last, []byte("all of it")); err != nil {
+		t.Error(err)
+	}
+	if ok, err := j.Begun(t.Context(), "adopted", x.Last+1); err != nil || !ok {
+		t.Errorf("it has begun: %v, %v", ok, err)
+	}
+}

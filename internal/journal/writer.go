@@ -54,17 +54,13 @@ func (r *Reader) Contend(ctx context.Context, replica string, batch []byte) (*Wr
 	return w, e, nil
 }
 
-// Begin begins a journal with a directory that has records and is in none, behind all that the stream has. Only copies
-// of the directory can follow. It fails with [ErrFull] as Contend does.
-func (j *Client) Begin(ctx context.Context, replica string, batch []byte) (*Writer, *Entry, error) {
-	x, err := j.Extent(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+// Begin begins a journal with a directory that has records and is in none, behind the stream's last message. Only copies
+// of the directory can follow. It fails with [store.ErrStolen] if there is more in the stream, and with [ErrFull] as Contend does.
+func (j *Client) Begin(ctx context.Context, replica string, last uint64, batch []byte) (*Writer, *Entry, error) {
 	if err := j.dropSnapshot(ctx); err != nil { // it is of another past
 		return nil, nil, err
 	}
-	w := &Writer{j: j, replica: replica, id: rand.Text(), term: x.Last + 1, last: x.Last} // there were fewer terms than messages
+	w := &Writer{j: j, replica: replica, id: rand.Text(), term: last + 1, last: last} // there were fewer terms than messages
 	w.at.Sum = mathrand.Uint64() | 1
 	e, err := w.append(ctx, Term, batch)
 	if err != nil {

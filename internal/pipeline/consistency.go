@@ -160,13 +160,13 @@ func (m *Manager) checkLoop(ctx context.Context) {
 			if slices.ContainsFunc(informers, func(s *informer) bool { return s.served() && !done[s] }) {
 				those := checks{Began: c.Began, Left: c.Left}
 				m.checkRound(ctx, minPagePause, &those, done)
-				continue
+			} else {
+				_ = m.call(ctx, func(context.Context) error { // feeds that are being replaced have not ended
+					m.noteSetBackChecked(back, done)
+					return nil
+				}) // the only error is the end
 			}
-			_ = m.call(ctx, func(context.Context) error { // feeds that are being replaced have not ended
-				m.noteSetBackChecked(back, done)
-				return nil
-			}) // the only error is the end
-		}
+		} // a feed that never watches does not hold up the other checks
 		switch {
 		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
 			c.Began, c.Feed = now, ""

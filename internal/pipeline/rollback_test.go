@@ -143,16 +143,20 @@ func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 		p := newPassing(t)
 		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
 		st := l.both()
-		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 1000 * time.Hour}
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: time.Hour}
 		l.apply(st)
 		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
 		p.refused.Store(true)
 		p.goBack(l)
 		p.Put(podPath, "ns", "new", nil)
 		p.Bookmark()
-		time.Sleep(20 * time.Minute)
+		time.Sleep(3 * time.Hour)
 		if l.m.setBack() == nil {
 			t.Error("all count as checked")
+		}
+		var c checks
+		if _, err := l.m.meta(checksMeta, &c); err != nil || time.Since(c.Began) > 100*time.Minute {
+			t.Errorf("the last check of all feeds began %v ago, %v", time.Since(c.Began), err)
 		}
 		p.refused.Store(false)
 		time.Sleep(10 * time.Minute)

@@ -386,7 +386,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			}
 			var w *journal.Writer
 			var e *journal.Entry
-			if w, e, err = f.client.Begin(ctx, f.id, term); err == nil {
+			if w, e, err = f.client.Begin(ctx, f.id, x.Last, term); err == nil {
 				if err = f.apply(ctx, e); err == nil {
 					err = f.folder.Sync()
 				}

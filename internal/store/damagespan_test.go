@@ -426,6 +426,12 @@ func TestDamagedEndOfTheLog(t *testing.T) {
 		}
 	}
 	drained()
+	amid := ensure(t, s, "amid")
+	if n, err := s.Replay(t.Context(), "amid", ReplayRange{FromSequence: damageRecords - 1, ToSequence: damageRecords - 1}, func(*Item) (Selected, bool, error) {
+		return Selected{}, true, nil
+	}); err != nil || n != 1 || len(read(t, amid, 0, 10)) != 0 || amid.Stats().DeadLetters != 1 {
+		t.Errorf("a replay that ends amid the damage has %d events, %+v, %v", n, amid.Stats(), err)
+	}
 	if delivered, lost := drainDamaged(t, s); delivered+lost != damageRecords || lost == 0 || lost > 10 {
 		t.Errorf("%d delivered, %d lost", delivered, lost)
 	}

@@ -127,8 +127,14 @@ func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector, joine
 	for {
 		rewrites := s.rewrites.Load()
 		items, err := s.ReadLog(after, replayChunk)
-		if err != nil || len(items) == 0 || items[0].Sequence > to {
+		if err != nil || len(items) == 0 {
 			return 0, 0, err
+		}
+		if it := &items[0]; it.Unreadable { // up to the end of the damage
+			it.Position, it.Sequence = min(it.Position, to), min(it.Sequence, to)
+		}
+		if items[0].Sequence > to {
+			return 0, 0, nil
 		}
 		entries, seen, err := s.entriesOf(items, to, selected)
 		if err == nil && len(entries) > 0 {
