@@ -536,22 +536,29 @@ func TestChangesBeforeARollbackComeLate(t *testing.T) {
 	})
 }
 
+// proxyTo answers requests as another server does.
+func proxyTo(t *testing.T, elsewhere *apitest.Server) http.Handler {
+	t.Helper()
+	transport, err := rest.TransportFor(elsewhere.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := url.Parse(elsewhere.Config().Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(host)
+	proxy.Transport, proxy.FlushInterval = transport, -1
+	return proxy
+}
+
 // TestRollbackOfTheEventsAlone sets back the events, which are stored elsewhere, at later versions: a watch of another resource goes on as if
 // nothing had happened.
 func TestRollbackOfTheEventsAlone(t *testing.T) {
 	const eventPath = "/api/v1/events"
 	inBubble(t, func(t *testing.T) {
 		api, elsewhere := apitest.New(t), apitest.New(t)
-		transport, err := rest.TransportFor(elsewhere.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		host, err := url.Parse(elsewhere.Config().Host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		proxy := httputil.NewSingleHostReverseProxy(host)
-		proxy.Transport, proxy.FlushInterval = transport, -1
+		proxy := proxyTo(t, elsewhere)
 		var set atomic.Bool
 		var gone sync.Once
 		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {

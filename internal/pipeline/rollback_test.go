@@ -3,15 +3,12 @@ package pipeline
 import (
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
@@ -174,16 +171,7 @@ func TestRollbackOfTheEventsAndTheEnd(t *testing.T) {
 	const eventPath = "/api/v1/events"
 	inBubble(t, func(t *testing.T) {
 		api, elsewhere := apitest.New(t), apitest.New(t)
-		transport, err := rest.TransportFor(elsewhere.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		host, err := url.Parse(elsewhere.Config().Host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		proxy := httputil.NewSingleHostReverseProxy(host)
-		proxy.Transport, proxy.FlushInterval = transport, -1
+		proxy := proxyTo(t, elsewhere)
 		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == eventPath {
 				proxy.ServeHTTP(w, r)

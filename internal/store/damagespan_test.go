@@ -393,20 +393,26 @@ func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
 	return n
 }
 
+// compactApart has the last block of the log, and that of the only queue, hold nothing else.
+func compactApart(t *testing.T, fs vfs.FS) {
+	t.Helper()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	b := s.NewBatch()
+	b.PutMeta("", noise(8000))
+	if err := errors.Join(s.Commit(b), reclaim(s, 1, 2), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDamagedEndOfTheLog damages the block with the last record: the store opens, the records before it are delivered, and
 // readers of the log come to its end, also after a repair that removes the block.
 func TestDamagedEndOfTheLog(t *testing.T) {
 	fs := storeFiles(t, true)
-	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
-	b := s.NewBatch()
-	b.PutMeta("", noise(8000)) // the block has records alone
-	if err := errors.Join(s.Commit(b), reclaim(s, 1, 2), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	compactApart(t, fs)
 	if !damageKeys(t, fs, fmt.Appendf(nil, "%d:", damageRecords), 0) {
 		t.Fatal("the last record is nowhere")
 	}
-	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
 	drained := func() {
 		t.Helper()
 		unreadable := 0
@@ -639,16 +645,6 @@ func TestCompactionOverDamage(t *testing.T) {
 func TestDamageAtTheEnd(t *testing.T) {
 	t.Parallel()
 	const since = 5
-	lastBlock := func(t *testing.T, fs vfs.FS) *Store { // has the records of the log alone, or the entries of the queue
-		t.Helper()
-		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
-		b := s.NewBatch()
-		b.PutMeta("", noise(8000))
-		if err := errors.Join(s.Commit(b), reclaim(s, 1, 2), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	end := func(t *testing.T, fs vfs.FS, records int) {
 		t.Helper()
 		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
@@ -692,7 +688,7 @@ func TestDamageAtTheEnd(t *testing.T) {
 	t.Run("log", func(t *testing.T) {
 		t.Parallel()
 		fs := storeFiles(t, true)
-		lastBlock(t, fs)
+		compactApart(t, fs)
 		if !damageKeys(t, fs, fmt.Appendf(nil, "%d:", damageRecords), 0) {
 			t.Fatal("there is no last record")
 		}
@@ -708,7 +704,7 @@ func TestDamageAtTheEnd(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		lastBlock(t, fs)
+		compactApart(t, fs)
 		for nth := 0; ; nth++ { // until it is that of the last entry
 			damaged := vfs.NewMem()
 			if _, err := vfs.Clone(fs, damaged, "store", "store"); err != nil {

@@ -162,53 +162,50 @@ func (d *damagedTables) shunned() bool {
 // waitForRepair delays a compaction that reads known damage: Pebble retries it at once,
 // and each attempt is expensive. Other readers hold locks that the repair needs.
 func (s *Store) waitForRepair(path string) {
-	if !inBackground() {
-		return
+	if inBackground() {
+		s.awaitTable(path, compactionPause)
 	}
+}
+
+// awaitTable waits for the repair of a damaged table, for some time at most, and reports whether it was repaired.
+func (s *Store) awaitTable(path string, most time.Duration) bool {
 	s.damaged.mu.Lock()
 	t := s.damaged.tables[path]
 	s.damaged.mu.Unlock()
 	if t == nil {
-		return
+		return false
 	}
-	timer := time.NewTimer(compactionPause)
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-t.repaired:
+		return true
 	case <-timer.C:
 	case <-s.failed:
 	case <-s.life.ended:
 	}
+	return false
 }
 
 // repairWait bounds how long a reader waits for the repair of a table.
 const repairWait = 10 * time.Second
 
-// awaitRepair has Run repair the table that a read error is about, and reports whether it has.
+// awaitRepair has Run repair the table that a read error is about, and reports whether it has. The error is that of a store that failed or
+// was closed meanwhile.
 func (s *Store) awaitRepair(damage error) (repaired bool, err error) {
 	info := pebble.ExtractDataCorruptionInfo(damage)
 	if info == nil || !s.running.Load() {
 		return false, nil
 	}
 	s.damaged.add(info)
-	s.damaged.mu.Lock()
-	t := s.damaged.tables[info.Path]
-	s.damaged.mu.Unlock()
-	if t == nil {
-		return false, nil
-	}
-	timer := time.NewTimer(repairWait)
-	defer timer.Stop()
-	select {
-	case <-t.repaired:
+	if s.awaitTable(info.Path, repairWait) {
 		return true, nil
-	case <-timer.C:
-		return false, nil
-	case <-s.failed:
-		return false, s.failure
-	case <-s.life.ended:
-		return false, ErrClosed
 	}
+	if err := s.use(); err != nil {
+		return false, err
+	}
+	s.life.leave()
+	return false, nil
 }
 
 // inBackground reports whether the caller is one of Pebble's own goroutines. Only the
