@@ -221,7 +221,10 @@ func TestEnterOnOthers(t *testing.T) {
 // TestEndOfFeed: the list of a live feed does not seem to be the whole history where it ends.
 func TestEndOfFeed(t *testing.T) {
 	r, d := startReplayed(t)
-	r.change(t, 12_000)
+	const many = 12_000
+	before := d.recorded()
+	r.change(t, many)
+	until(t, "all is recorded", func() bool { return d.recorded() >= before+many }) // what comes to a held list waits above it
 	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if q := r.URL.Query(); q.Get("limit") == "200" {
 			q.Set("limit", "1000") // sooner
