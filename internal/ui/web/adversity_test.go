@@ -618,6 +618,39 @@ func TestTyping(t *testing.T) {
 	}
 }
 
+// TestTypingTimes: a time that is written on after a pause is what its reader wrote, and so is one in place of a beginning that
+// was taken away. The field has the time as it was understood when its reader has left it.
+func TestTypingTimes(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead", "Between")
+	write := func(text string) {
+		eval[chromedp.Void](p, `void (() => {
+			const field = [...document.querySelectorAll(".field")].find((e) => e.innerText.trim() === "from").querySelector("input");
+			field.focus();
+			field.value = %[1]s === "" ? "" : field.value + %[1]s;
+			field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+		})()`, text)
+	}
+	address := func(from string) {
+		t.Helper()
+		until(t, "the address has "+from, func() bool { return eval[string](p, `decodeURIComponent(location.hash)`) == "#/between?from="+from })
+		p.settled()
+	}
+	of := func(seconds int) string {
+		return eval[string](p, `new Date(new Date().setHours(0, 0, %s, 0)).toISOString()`, seconds)
+	}
+	write("")
+	address("-10m")
+	write("00:00")
+	address(of(0))
+	write(":30")
+	address(of(30))
+	if got := eval[string](p, `document.activeElement.blur() ?? new Promise((done) => setTimeout(() => done(document.getElementById("filter").value)))`); got != of(30) {
+		t.Errorf("the field has %s", got)
+	}
+}
+
 // TestDeepObject: an object that nests deeper than the page can show does not break it.
 func TestDeepObject(t *testing.T) {
 	ns := namespace(t)
