@@ -894,6 +894,42 @@ func TestEventsUnsearched(t *testing.T) {
 	p.sees(".notice.gap", "^Kubernetes Events were not searched: when: ")
 }
 
+// TestEventsOfABusyObject: the search for Kubernetes Events does not begin again with each change of an object that has more
+// versions than a page.
+func TestEventsOfABusyObject(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	var asked atomic.Int64
+	busy := edited(t, d, "/versions", func([]byte) []byte {
+		n := int(asked.Add(1))
+		var items []object
+		for i := range 500 {
+			items = append(items, object{"sequence": 500 + n - i, "time": time.Date(2026, 1, 1, 0, 0, 500+n-i, 0, time.UTC), "type": "updated"})
+		}
+		return encoded(t, object{"items": items, "before": "exact", "gaps": []object{}, "continue": "r"})
+	})
+	var mu sync.Mutex
+	searches := map[string]bool{} // by where they begin
+	front := behind(t, busy, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("resource") == "events" && strings.HasPrefix(q.Get("from"), "2026-01-01T") {
+			mu.Lock()
+			searches[q.Get("from")] = true
+			mu.Unlock()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 404")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	until(t, "the versions were asked for again", func() bool { return asked.Load() > 3 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(searches) != 1 {
+		t.Errorf("the search began %d times", len(searches))
+	}
+}
+
 // drop deletes the dead letter behind a position.
 func drop(d *daemon, position string) error {
 	after, err := strconv.Atoi(position)
