@@ -651,6 +651,46 @@ func TestTypingTimes(t *testing.T) {
 	}
 }
 
+// TestManySteps: a browser bounds how many addresses a page may write. The reader who holds a key sees each version all the same,
+// and the address has the last one.
+func TestManySteps(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	const versions = 10
+	front := edited(t, d, "/versions", func([]byte) []byte {
+		var items []object
+		for i := range versions {
+			items = append(items, object{"sequence": versions - i, "time": time.Date(2026, 1, 1, 0, 0, versions-i, 0, time.UTC), "type": "updated", "summary": fmt.Sprint(i)})
+		}
+		return encoded(t, object{"items": items, "before": "exact", "gaps": []object{}})
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 404") // they are not recorded
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", fmt.Sprint(versions-1))
+	eval[bool](p, `(async () => {
+		const replace = history.replaceState.bind(history), began = performance.now();
+		let taken = 0;
+		history.replaceState = (...place) => { // as Safari, which takes a hundred in half a minute
+			if (++taken > 10 + (performance.now() - began) / 300) throw new DOMException("Attempt to use history.replaceState() more than 100 times per 30 seconds", "SecurityError");
+			replace(...place);
+		};
+		for (let i = 0; i < 45; i++) {
+			document.body.dispatchEvent(new KeyboardEvent("keydown", { key: i %% 10 < 5 ? "[" : "]", bubbles: true }));
+			await new Promise((done) => setTimeout(done));
+		}
+		return true;
+	})()`)
+	p.sees(".versions [aria-current] .summary", "^5$")
+	until(t, "the address has it", func() bool { return strings.HasSuffix(eval[string](p, "location.hash"), "?v=5") })
+	p.press(".tabs", "YAML") // a step of the browser's history is from there
+	until(t, "it is taken", func() bool { return strings.Contains(eval[string](p, "location.hash"), "tab=yaml") })
+	p.do(chromedp.NavigateBack())
+	p.sees(".tabs [aria-selected=true]", "Changes")
+	p.sees(".versions [aria-current] .summary", "^5$")
+}
+
 // TestDeepObject: an object that nests deeper than the page can show does not break it.
 func TestDeepObject(t *testing.T) {
 	ns := namespace(t)
