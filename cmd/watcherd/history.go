@@ -375,6 +375,7 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	query.Del("namespace") // the path has it
 	client, path, err := o.object(cmd.Context(), args)
 	if err != nil {
 		return err

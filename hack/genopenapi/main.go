@@ -81,7 +81,7 @@ func parametersOf(path, query string) (list []object) {
 		list = append(list, object{"name": found[1], "in": "path", "required": true, "schema": object{"type": "string"}})
 	}
 	for name := range strings.FieldsSeq(query) {
-		list = append(list, object{"name": name, "in": "query", "schema": object{"type": "string"}})
+		list = append(list, object{"name": strings.TrimSuffix(name, "*"), "in": "query", "schema": object{"type": "string"}})
 	}
 	return list
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,7 +120,7 @@ func (s *Server) opened() http.Handler {
 func (s *Server) operations(mux *http.ServeMux, early bool) {
 	for _, op := range Operations() {
 		if op.early == early {
-			s.handle(mux, op.Pattern, op.serve(s))
+			s.handle(mux, op.Pattern, op.strict(op.serve(s)))
 		}
 	}
 }
@@ -164,13 +166,34 @@ func notFound(_ http.ResponseWriter, r *http.Request) error {
 type Operation struct {
 	Pattern    string // as it is registered
 	Summary    string
-	Parameters string // of the query, separated by blanks
+	Parameters string // of the query, separated by blanks, those that may be given several times with a *
 	Body       any    // a value of the request's type; nil: there is none
 	Answer     any    // a value of the answer's type; nil: see Content
 	Content    string // the media type of an answer that is not JSON
 
 	serve func(s *Server) handler
 	early bool // before the store is open, too
+}
+
+// strict refuses a query of which a part would be ignored: the answer would be that to another question.
+func (op *Operation) strict(h handler) handler {
+	known := strings.Fields(op.Parameters)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		query, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return problemf(http.StatusBadRequest, "the query is not understood: %v", err)
+		}
+		for name, given := range query {
+			switch {
+			case slices.Contains(known, name+"*"):
+			case !slices.Contains(known, name):
+				return problemf(http.StatusBadRequest, "unknown parameter %q; known are %s", name, cmp.Or(strings.ReplaceAll(strings.Join(known, ", "), "*", ""), "none"))
+			case len(given) > 1:
+				return problemf(http.StatusBadRequest, "%s is given %d times: name one value", name, len(given))
+			}
+		}
+		return h(w, r)
+	}
 }
 
 func plain(f func(*Server, http.ResponseWriter, *http.Request) error) func(*Server) handler {
@@ -193,10 +216,10 @@ func Operations() []Operation {
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to version base", Answer: history.Difference{}, serve: asked((*Server).diff)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}, serve: asked((*Server).blame)},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/owned", Summary: "The objects that an object owns", Parameters: "at version limit", Answer: history.Owned{}, serve: asked((*Server).owned)},
-		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager noise before path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
-		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager noise buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
+		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type* manager noise before path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
+		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type* manager noise buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
 		{Pattern: "GET /api/v1/changes", Summary: "What a period changed in each object", Parameters: "group resource namespace name" + period, Answer: history.Changes{}, serve: asked((*Server).netChanges)},
-		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name manager noise route type", Content: "text/event-stream", serve: plain((*Server).events)},
+		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource* namespace* name manager noise route* type*", Content: "text/event-stream", serve: plain((*Server).events)},
 		{Pattern: "GET /api/v1/events/{event}/explain", Summary: "What the watches and routes of now make of an event", Answer: retrace.Explanation{}, serve: asked((*Server).explain)},
 		{Pattern: "POST /api/v1/backtest", Summary: "Run routes over the history", Body: BacktestRequest{}, Answer: Progress{}, serve: plain((*Server).backtest)},
 		{Pattern: "POST /api/v1/replay", Summary: "Deliver recorded changes to a sink again", Body: ReplayRequest{}, Answer: Progress{}, serve: plain((*Server).replay)},
@@ -204,7 +227,7 @@ func Operations() []Operation {
 		{Pattern: "POST /api/v1/backup", Summary: "Copy the store to a new directory", Body: BackupRequest{}, Answer: Progress{}, serve: plain((*Server).backup)},
 		{Pattern: "POST /api/v1/reload", Summary: "Read the configuration file", Answer: status.Config{}, serve: plain((*Server).reload)},
 		{Pattern: "POST /api/v1/plan", Summary: "What a reload to a configuration would do", Body: PlanRequest{}, Answer: Planned{}, serve: plain((*Server).plan)},
-		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type resource namespace name reason" + period, Answer: DeadLetterList{}, serve: asked((*Server).listLetters)},
+		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type* resource namespace name reason" + period, Answer: DeadLetterList{}, serve: asked((*Server).listLetters)},
 		{Pattern: "POST /api/v1/deadletters/{sink}/retry", Summary: "Deliver dead letters again", Body: LettersRequest{}, Answer: Progress{}, serve: onLetters(Letters.Retry)},
 		{Pattern: "POST /api/v1/deadletters/{sink}/drop", Summary: "Delete dead letters", Body: LettersRequest{}, Answer: Progress{}, serve: onLetters(Letters.Drop)},
 		{Pattern: "POST /api/v1/sinks/{sink}/pause", Summary: "Keep a sink's events until it is resumed", Answer: map[string]any{}, serve: onSink(Sinks.Pause)},

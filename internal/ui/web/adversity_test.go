@@ -618,6 +618,79 @@ func TestTyping(t *testing.T) {
 	}
 }
 
+// TestTypingTimes: a time that is written on after a pause is what its reader wrote, and so is one in place of a beginning that
+// was taken away. The field has the time as it was understood when its reader has left it.
+func TestTypingTimes(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "#/between?from=-1h")
+	p.sees(".lead", "Between")
+	write := func(text string) {
+		eval[chromedp.Void](p, `void (() => {
+			const field = [...document.querySelectorAll(".field")].find((e) => e.innerText.trim() === "from").querySelector("input");
+			field.focus();
+			field.value = %[1]s === "" ? "" : field.value + %[1]s;
+			field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+		})()`, text)
+	}
+	address := func(from string) {
+		t.Helper()
+		until(t, "the address has "+from, func() bool { return eval[string](p, `decodeURIComponent(location.hash)`) == "#/between?from="+from })
+		p.settled()
+	}
+	of := func(seconds int) string {
+		return eval[string](p, `new Date(new Date().setHours(0, 0, %s, 0)).toISOString()`, seconds)
+	}
+	write("")
+	address("-10m")
+	write("00:00")
+	address(of(0))
+	write(":30")
+	address(of(30))
+	if got := eval[string](p, `document.activeElement.blur() ?? new Promise((done) => setTimeout(() => done(document.getElementById("filter").value)))`); got != of(30) {
+		t.Errorf("the field has %s", got)
+	}
+}
+
+// TestManySteps: a browser bounds how many addresses a page may write. The reader who holds a key sees each version all the same,
+// and the address has the last one.
+func TestManySteps(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	const versions = 10
+	front := edited(t, d, "/versions", func([]byte) []byte {
+		var items []object
+		for i := range versions {
+			items = append(items, object{"sequence": versions - i, "time": time.Date(2026, 1, 1, 0, 0, versions-i, 0, time.UTC), "type": "updated", "summary": fmt.Sprint(i)})
+		}
+		return encoded(t, object{"items": items, "before": "exact", "gaps": []object{}})
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 404") // they are not recorded
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", fmt.Sprint(versions-1))
+	eval[bool](p, `(async () => {
+		const replace = history.replaceState.bind(history), began = performance.now();
+		let taken = 0;
+		history.replaceState = (...place) => { // as Safari, which takes a hundred in half a minute
+			if (++taken > 10 + (performance.now() - began) / 300) throw new DOMException("Attempt to use history.replaceState() more than 100 times per 30 seconds", "SecurityError");
+			replace(...place);
+		};
+		for (let i = 0; i < 45; i++) {
+			document.body.dispatchEvent(new KeyboardEvent("keydown", { key: i %% 10 < 5 ? "[" : "]", bubbles: true }));
+			await new Promise((done) => setTimeout(done));
+		}
+		return true;
+	})()`)
+	p.sees(".versions [aria-current] .summary", "^5$")
+	until(t, "the address has it", func() bool { return strings.HasSuffix(eval[string](p, "location.hash"), "?v=5") })
+	p.press(".tabs", "YAML") // a step of the browser's history is from there
+	until(t, "it is taken", func() bool { return strings.Contains(eval[string](p, "location.hash"), "tab=yaml") })
+	p.do(chromedp.NavigateBack())
+	p.sees(".tabs [aria-selected=true]", "Changes")
+	p.sees(".versions [aria-current] .summary", "^5$")
+}
+
 // TestDeepObject: an object that nests deeper than the page can show does not break it.
 func TestDeepObject(t *testing.T) {
 	ns := namespace(t)
@@ -859,6 +932,42 @@ func TestEventsUnsearched(t *testing.T) {
 	p.allow("status of 400")
 	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
 	p.sees(".notice.gap", "^Kubernetes Events were not searched: when: ")
+}
+
+// TestEventsOfABusyObject: the search for Kubernetes Events does not begin again with each change of an object that has more
+// versions than a page.
+func TestEventsOfABusyObject(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, events], namespaces: {include: ["+ns+"]}}]\n")
+	configMap(t, http.MethodPost, ns, "app", nil)
+	var asked atomic.Int64
+	busy := edited(t, d, "/versions", func([]byte) []byte {
+		n := int(asked.Add(1))
+		var items []object
+		for i := range 500 {
+			items = append(items, object{"sequence": 500 + n - i, "time": time.Date(2026, 1, 1, 0, 0, 500+n-i, 0, time.UTC), "type": "updated"})
+		}
+		return encoded(t, object{"items": items, "before": "exact", "gaps": []object{}, "continue": "r"})
+	})
+	var mu sync.Mutex
+	searches := map[string]bool{} // by where they begin
+	front := behind(t, busy, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if q := r.URL.Query(); q.Get("resource") == "events" && strings.HasPrefix(q.Get("from"), "2026-01-01T") {
+			mu.Lock()
+			searches[q.Get("from")] = true
+			mu.Unlock()
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 404")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	until(t, "the versions were asked for again", func() bool { return asked.Load() > 3 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(searches) != 1 {
+		t.Errorf("the search began %d times", len(searches))
+	}
 }
 
 // drop deletes the dead letter behind a position.

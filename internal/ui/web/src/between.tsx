@@ -8,7 +8,7 @@ import { doubts, Unified, Unsure } from "./object";
 import { arrows, clock, count, moment, resourceName, some, today, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
-const shown = 200;
+const shown = 200, usual = "-10m"; // a period that names no beginning
 
 const path = (c: NetChange) => `objects/${[resourceName(c.resource), c.namespace || "-", c.name].map(encodeURIComponent).join("/")}`;
 
@@ -25,11 +25,12 @@ const consequences = (g: Group) => Object.entries(g.counts).map(([resource, of])
 
 export function Between({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
-  const from = value("from") || "-10m", to = value("to");
+  const from = value("from") || usual, to = value("to");
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
   const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
   const c = answer.current ? answer.value : undefined, [busy, work] = useState(false);
-  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: name === "from" || name === "to" ? moment(v) : v })} />;
+  const times: Record<string, (v: string) => string> = { from: (v) => moment(v) || usual, to: moment };
+  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} read={times[name]} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
   const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, today()]);

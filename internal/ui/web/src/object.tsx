@@ -1,5 +1,5 @@
 // Object: its versions, what each changed, and its state at each.
-import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
 import { change, link, place } from "./place";
@@ -43,10 +43,10 @@ function useEvents(status: Status | undefined, namespace: string, name: string, 
   };
   const past = useAsked<Page>(path, { ...query, from, to }, 0, searched);
   // What comes later begins a minute before: a record is written a moment after its time.
-  const begin = past.value && past.current && !to ? new Date(Date.parse(past.value.to) - 60_000).toISOString() : "";
+  const found = past.current ? past.value : undefined, begin = found && !to ? new Date(Date.parse(found.to) - 60_000).toISOString() : "";
   const later = useAsked<Page>(begin && path, { ...query, from: begin }, 10_000);
-  const all = new Map([...past.value?.items ?? [], ...later.value?.items ?? []].map((c) => [c.sequence, c]));
-  const apart = later.value?.continue && Date.parse(later.value.reached!) > Date.parse(past.value!.to), end = apart ? later.value : past.value;
+  const all = new Map([...found?.items ?? [], ...later.value?.items ?? []].map((c) => [c.sequence, c]));
+  const apart = later.value?.continue && Date.parse(later.value.reached!) > Date.parse(found!.to), end = apart ? later.value : found;
   return { said: [...all.values()].filter((c) => c.type === "added" || c.type === "updated").sort((a, b) => b.sequence - a.sequence), reached: end?.continue && end.reached, failed: past.error ?? later.error };
 }
 
@@ -69,7 +69,10 @@ export function ObjectView({ status }: { status?: Status }) {
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
-  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource, items.at(-1)?.time, end);
+  // Of a page, what was its oldest version once: an object that changes on has others, and each would begin the search again.
+  const begin = useRef<{ of?: string; from?: string }>({});
+  if (versions.current && (begin.current.of !== next || !begin.current.from)) begin.current = { of: next, from: items.at(-1)?.time };
+  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource, begin.current.from, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands

@@ -181,8 +181,8 @@ export function Strip({ of, stale, all, view, onPeriod, onScroll }: { of?: Histo
   </div>;
 }
 
-/** A field of a filter, applied when its reader stops or presses Enter. */
-export function Field(props: { label: string; value: string; onValue: (v: string) => void; list?: string[]; wide?: boolean; time?: boolean; id?: string; bad?: boolean }) {
+/** A field of a filter, applied when its reader stops or presses Enter. What `read` makes of the text is in its place once the reader has left. */
+export function Field(props: { label: string; value: string; onValue: (v: string) => void; read?: (v: string) => string; list?: string[]; wide?: boolean; id?: string; bad?: boolean }) {
   const [text, set] = useState(props.value), timer = useRef(0), given = useRef(props.value); // what this field gave, or was given
   useEffect(() => {
     if (props.value === given.current) return; // the reader may write on already
@@ -194,10 +194,10 @@ export function Field(props: { label: string; value: string; onValue: (v: string
   const { view, path } = place.peek();
   const give = (v: string) => {
     clearTimeout(timer.current);
-    const at = place.peek(); // of another place, if the field loses the focus as it goes
-    if (v.trim() === given.current || at.view !== view || at.path.join("/") !== path.join("/")) return;
-    given.current = v.trim();
-    props.onValue(v.trim());
+    const at = place.peek(), value = props.read ? props.read(v.trim()) : v.trim();
+    if (value === given.current || at.view !== view || at.path.join("/") !== path.join("/")) return; // of another place, if the field loses the focus as it goes
+    given.current = value;
+    props.onValue(value);
   };
   const input = (e: { currentTarget: HTMLInputElement }) => {
     const v = e.currentTarget.value;
@@ -206,8 +206,8 @@ export function Field(props: { label: string; value: string; onValue: (v: string
     timer.current = setTimeout(() => give(v), 600);
   };
   const id = props.list && "list-" + props.label.replace(/\W/g, "");
-  return <label class={"field" + (props.wide ? " wide" : "") + (props.time ? " time" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
-    <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={(e) => give(e.currentTarget.value)} onKeyDown={(e) => { if (e.key === "Enter") give(e.currentTarget.value); }} />
+  return <label class={"field" + (props.wide ? " wide" : "") + (props.read ? " time" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
+    <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={(e) => { give(e.currentTarget.value); if (props.read) set(given.current); }} onKeyDown={(e) => { if (e.key === "Enter") give(e.currentTarget.value); }} />
     {id && <datalist id={id}>{props.list!.map((v) => <option value={v} />)}</datalist>}
   </label>;
 }

@@ -18,17 +18,30 @@ function decoded(text: string): string {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-function parse(): Place {
-  const [, path = "", query = ""] = /^#?\/?([^?]*)\??(.*)/.exec(location.hash)!;
+function parse(hash: string): Place {
+  const [, path = "", query = ""] = /^#?\/?([^?]*)\??(.*)/.exec(hash)!;
   const [view = "", ...rest] = path.split("/").map(decoded);
   return { view: view || "feed", path: rest, query: new URLSearchParams(query) };
 }
 
-export const place = signal(parse());
+const pace = 400; // milliseconds between two changes of the address in place: of more than a hundred in half a minute, browsers refuse some or ignore them
+let at = location.hash, timer = 0, wrote = -Infinity; // at: what the address has in a moment
+
+export const place = signal(parse(at));
 addEventListener("hashchange", () => {
   take();
-  place.value = parse();
+  clearTimeout(timer);
+  timer = 0;
+  place.value = parse(at = location.hash);
 });
+
+/** Has the address name the place. */
+function write() {
+  clearTimeout(timer);
+  timer = 0;
+  wrote = performance.now();
+  if (at !== location.hash) history.replaceState(null, "", at);
+}
 
 /** The link to a place. Empty values are left out. */
 export function link(view: string, path: string[] = [], query: Record<string, string | number | undefined> = {}): string {
@@ -40,12 +53,16 @@ export function link(view: string, path: string[] = [], query: Record<string, st
 
 /** Changes parts of the query: by a step of the browser's history, or in place. */
 export function change(query: Record<string, string | number | undefined>, step = true) {
-  const { view, path, query: old } = parse(); // which is ahead of the place until the browser reports it
+  const { view, path, query: old } = parse(at); // which is ahead of the place until the browser reports it
   const next = link(view, path, { ...Object.fromEntries(old), ...query });
-  if (next === location.hash) return;
-  if (step) location.hash = next;
-  else {
-    history.replaceState(null, "", next);
-    place.value = parse();
+  if (next === at) return;
+  if (step) {
+    write();
+    wrote = -Infinity; // a change in place that waited would be lost when the browser reports the step
+    location.hash = at = next;
+    return;
   }
+  place.value = parse(at = next);
+  if (performance.now() - wrote > pace) write();
+  else timer ||= setTimeout(write, pace);
 }
