@@ -79,7 +79,7 @@ type box struct {
 	purged    bool
 	asked     int
 	halved    bool            // a Write that failed has arrived in part
-	leftOut   map[string]bool // by the body
+	leftOut   map[string]bool // by the body, or lost with a write-ahead log
 }
 
 // parcel is the n-th change of an object.
@@ -775,6 +775,10 @@ func (d *depot) backUp() error {
 // flipOutside changes a bit of a file that is no table. The store refuses to open then, or has everything,
 // except for the last commits of a write-ahead log, which look like interrupted ones.
 func (d *depot) flipOutside() error {
+	before, err := d.logged()
+	if err != nil {
+		return err
+	}
 	configured, err := d.end()
 	if err != nil {
 		return err
@@ -807,6 +811,9 @@ func (d *depot) flipOutside() error {
 	d.damaged = false
 	err = d.begin(configured...)
 	d.damaged = damaged || strings.HasSuffix(name, ".log")
+	if err == nil {
+		return d.leaveOutLost(before)
+	}
 	if !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
@@ -815,6 +822,42 @@ func (d *depot) flipOutside() error {
 		return err
 	}
 	return d.begin(configured...)
+}
+
+// logged is what the log has, by id, but for what cannot be read.
+func (d *depot) logged() (map[string]bool, error) {
+	ids := map[string]bool{}
+	for after := uint64(0); ; {
+		items, err := d.store.ReadLog(after, 1000)
+		if err != nil || len(items) == 0 {
+			return ids, err
+		}
+		for _, it := range items {
+			if p, err := unpack(it.Payload); err == nil {
+				ids[p.id()] = true
+			}
+			after = it.Sequence
+		}
+	}
+}
+
+// leaveOutLost has no receiver wait for what the log had, and has no longer: the commits that were cut off with a damaged
+// write-ahead log. Those that were delivered are not delivered again behind what is.
+func (d *depot) leaveOutLost(before map[string]bool) error {
+	after, err := d.logged()
+	if err != nil {
+		return err
+	}
+	for _, b := range d.boxes {
+		b.mu.Lock()
+		for id := range before {
+			if !after[id] {
+				b.leftOut[id] = true
+			}
+		}
+		b.mu.Unlock()
+	}
+	return nil
 }
 
 // content is a file's; empty for a directory.

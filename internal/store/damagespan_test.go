@@ -728,3 +728,35 @@ func TestDamageAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestDamagedLargeBlock: the records beside a damaged one of a megabyte are delivered, and within minutes (see engine.Options).
+func TestDamagedLargeBlock(t *testing.T) {
+	t.Parallel()
+	const records, damaged = 5, 3
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	name := func(i int) []byte { return fmt.Appendf(nil, "record %d:", i) }
+	for i := range records {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: append(name(i+1), noise(1<<20)...)}, []Route{{Sink: "a"}})
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	compactApart(t, fs)
+	if !damageKeys(t, fs, name(damaged), 0) {
+		t.Fatal("the record is in no table")
+	}
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	var got []uint64
+	for _, it := range read(t, ensure(t, s, "a"), 0, 1000) {
+		got = append(got, it.Sequence)
+	}
+	if want := []uint64{1, 2, 4, 5}; !slices.Equal(got, want) {
+		t.Errorf("records %d are delivered, want %d", got, want)
+	}
+}

@@ -42,7 +42,7 @@ const (
 // them the levels above the last, where they would only be in the way.
 func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
 	o := &pebble.Options{
-		FS:                          fs,
+		FS:                          blockFS{fs},
 		Logger:                      logger,
 		EventListener:               listener,
 		Merger:                      layout.NewMerger(),

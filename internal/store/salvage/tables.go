@@ -264,7 +264,7 @@ const TombstoneTrailer = 0<<8 | pebble.InternalKeyTrailer(pebble.InternalKeyKind
 // WithTableContent opens a table in memory for f.
 func WithTableContent(content []byte, f func(*sstable.Reader) error) error {
 	fs := vfs.NewMem()
-	file, err := fs.Create("table", vfs.WriteCategoryUnspecified)
+	file, err := fs.Create("table.sst", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -272,12 +272,13 @@ func WithTableContent(content []byte, f func(*sstable.Reader) error) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	return WithTable(fs, "table", f)
+	return WithTable(fs, "table.sst", f)
 }
 
 // WithTable opens a table file for f.
 func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
-	file, err := fsys.Open(path)
+	o := engine.Options(fsys, nil, nil, 0)
+	file, err := o.FS.Open(path)
 	if err != nil {
 		return err
 	}
@@ -285,7 +286,6 @@ func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	o := engine.Options(fsys, nil, nil, 0)
 	o.EnsureDefaults()
 	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
 	if err != nil {
