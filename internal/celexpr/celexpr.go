@@ -226,11 +226,19 @@ func withNearest(env *cel.Env, msg string) string {
 		}
 	}
 	slices.Sort(known)
-	if near := nearest.Of(m[2], slices.Compact(known)); near != "" {
-		return fmt.Sprintf("%s '%s'; did you mean %q?", m[1], m[2], near)
+	msg = fmt.Sprintf("%s '%s'", m[1], m[2]) // without what the library would enable
+	if !word.MatchString(m[2]) {
+		msg = m[1] + " a name here, or a text without quotes"
 	}
-	return fmt.Sprintf("%s '%s'", m[1], m[2]) // without what the library would enable
+	if near := nearest.Of(m[2], slices.Compact(known)); near != "" {
+		msg = fmt.Sprintf("%s '%s'; did you mean %q?", m[1], m[2], near)
+	}
+	return msg
 }
+
+// word is a name that is quoted. Any other, unless it is nearly one that is known, may be a text that lacks its quotes, such as the
+// key of an API in a body.
+var word = regexp.MustCompile(`^([A-Za-z_.]{1,20}|\w{1,4})$`)
 
 // FaultAt is a fault of the part of an expression that has the id.
 func FaultAt(a *cel.Ast, id int64, msg string) Fault {

@@ -140,6 +140,7 @@ func TestFaultsKeepSecrets(t *testing.T) {
 		`{"key": "SECRET0123}`, `{"key" "SECRET0123"}`, `{"key": "a" "SECRET0123"}`, `{"key": 1 b"SECRET0123"}`, `{"key": "SECRET0123\q"}`,
 		"{'key': 'SECRET0123\n'}", `{"key": """SECRET0123}`, `{"key": "a"SECRET0123"}`, `r"SECRET0123`, `"\uSECRET0123"`, `{"key": SECRET0123"}`,
 		`{"key": SECRET 0123}`, `{"key" SECRET0123 at '"}`, "{`SECRET0123`: 1}", `{"key": "at 'SECRET0123`,
+		`{"key": SECRET0123}`, `{"key": a.SECRET0123}`, `{SECRET0123: 1}`, `SECRET0123(1)`, `1.SECRET0123()`, `SECRET0123{}`, `SECRET0123{a: 1}`, `{"key": b0123.SECRET0123}`,
 	} {
 		_, faults := Compile(env, text)
 		if len(faults) == 0 {
@@ -151,7 +152,7 @@ func TestFaultsKeepSecrets(t *testing.T) {
 			}
 		}
 	}
-	for text, want := range map[string]string{"1 and 2": `Syntax error: unexpected "and"`, "1)": `Syntax error: unexpected ")"`, `{"a" 1}`: `Syntax error: missing ':'`} {
+	for text, want := range map[string]string{"1 and 2": `Syntax error: unexpected "and"`, "1)": `Syntax error: unexpected ")"`, `{"a" 1}`: `Syntax error: missing ':'`, "objct": `undeclared reference to 'objct'`} {
 		if _, faults := Compile(env, text); len(faults) == 0 || faults[0].Msg != want {
 			t.Errorf("%s: %v", text, faults)
 		}
