@@ -130,6 +130,23 @@ func TestParametersAreDescribed(t *testing.T) {
 	}
 }
 
+// TestUnknownParameters: a filter that is misspelt, is none of the operation's, or cannot be read is refused: the answer would have more than was asked for.
+func TestUnknownParameters(t *testing.T) {
+	f := newFixture(t)
+	f.serve()
+	for target, want := range map[string]string{
+		"/api/v1/events?follow=false&since=0&namspace=prod": `unknown parameter \"namspace\"; known here are: since, `,
+		"/api/v1/events?follow=false&namespace=prod;a":      "not understood", "/api/v1/deadletters/ops?namespace=%zz": "not understood",
+		"/api/v1/deadletters/ops?resaon=413": "resaon", "/api/v1/changes?from=5m&type=deleted": "type", "/api/v1/objects/pods/a/b?labelSelector=a": "labelSelector",
+		"/api/v1/status?sink=a": "known here are: none",
+	} {
+		code, body := f.get(target)
+		f.expect(code, body, http.StatusBadRequest, want)
+	}
+	code, body := f.post("/api/v1/deadletters/ops/drop?name=a", `{"all":true}`)
+	f.expect(code, body, http.StatusBadRequest, "name")
+}
+
 // eachCall calls f with the calls in the package's source, tests apart.
 func eachCall(t *testing.T, f func(*ast.CallExpr)) {
 	t.Helper()

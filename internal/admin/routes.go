@@ -4,9 +4,12 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,8 +121,26 @@ func (s *Server) opened() http.Handler {
 func (s *Server) operations(mux *http.ServeMux, early bool) {
 	for _, op := range Operations() {
 		if op.early == early {
-			s.handle(mux, op.Pattern, op.serve(s))
+			s.handle(mux, op.Pattern, strict(op.Parameters, op.serve(s)))
 		}
+	}
+}
+
+// strict refuses a query with other parameters, or one that is not read as a whole: without a filter that is misspelt an answer
+// would have more than was asked for.
+func strict(parameters string, next handler) handler {
+	known := strings.Fields(parameters)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		query, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return problemf(http.StatusBadRequest, "the query is not understood: %v", err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(query)) {
+			if !slices.Contains(known, name) {
+				return problemf(http.StatusBadRequest, "unknown parameter %q; known here are: %s", name, cmp.Or(strings.Join(known, ", "), "none"))
+			}
+		}
+		return next(w, r)
 	}
 }
 
