@@ -154,16 +154,18 @@ func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method
 // maxLogged is how much of a command's request is logged.
 const maxLogged = 512
 
+// shownInLog are the commands whose requests are logged, by the ends of their paths.
+var shownInLog = map[string]bool{"replay": true, "snapshot": true, "backup": true, "skip": true, "retry": true, "drop": true}
+
 // accept lets a client run a command and logs who asked for what before it begins, so
 // that the log has it even if the daemon dies of it. A request has no secrets, unless it is a
-// configuration, which may also be sent as YAML by mistake: no command reads anything but JSON. Its path
-// may have a slash at the end, by which it is no command.
+// configuration, which may also be sent as YAML, or to a path that is misspelt.
 func (s *Server) accept(who caller, r *http.Request) *Problem {
 	if !who.commands {
 		s.log.Warn("command refused", s.trail(who, r)...)
 		return problemf(http.StatusForbidden, "the %s is for reading; commands need the token of admin.auth.commandTokenFile or a name of admin.auth.commandNames", who.name)
 	}
-	if last := path.Base(r.URL.Path); last == "backtest" || last == "plan" || r.Header.Get("Content-Type") != "application/json" {
+	if !shownInLog[path.Base(r.URL.Path)] || r.Header.Get("Content-Type") != "application/json" {
 		s.log.Info("command accepted", s.trail(who, r)...)
 		return nil
 	}

@@ -2,9 +2,11 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +193,27 @@ func TestDeadLetters(t *testing.T) {
 	// Letters that are refused again at once are not retried for ever.
 	code, body = f.post("/api/v1/deadletters/ops/retry", `{"all":true}`)
 	f.expect(code, body, 200, `"count":4`)
+}
+
+// TestOrderOfLetters: letters are retried in the order of their positions, those of one object among them, in whatever order a request has them,
+// and each is looked for once.
+func TestOrderOfLetters(t *testing.T) {
+	f := newFixture(t)
+	positions := []uint64{}
+	for i := range uint64(2*maxLetters + 1) {
+		f.letters = append(f.letters, DeadLetter{Position: i + 1})
+		positions = append(positions, uint64(2*maxLetters)+1-i, i+1)
+	}
+	f.serve()
+	body, err := json.Marshal(LettersRequest{Positions: positions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, answer := f.post("/api/v1/deadletters/ops/retry", string(body))
+	f.expect(code, answer, 200)
+	if !slices.IsSorted(f.retried) || len(f.retried) != 2*maxLetters+1 {
+		t.Errorf("%d letters, sorted %t", len(f.retried), slices.IsSorted(f.retried))
+	}
 }
 
 // TestLettersByFilter lists, counts, retries and drops dead letters that a filter selects.

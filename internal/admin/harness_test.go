@@ -43,6 +43,7 @@ type fixture struct {
 	stopping chan struct{}
 	run      func(ctx context.Context, progress func(int)) (int, error) // of a command
 	letters  []DeadLetter
+	retried  []uint64 // positions
 
 	base string // URL of the admin listener
 	srv  *Server
@@ -387,6 +388,7 @@ func (l lettersOf) List(_ string, after uint64, most int, events bool) ([]DeadLe
 
 // Retry has every letter refused again, under a new position.
 func (l lettersOf) Retry(sink string, positions []uint64) (int, error) {
+	l.f.retried = append(l.f.retried, positions...)
 	n, err := l.Drop(sink, positions)
 	for i := range uint64(n) {
 		l.f.letters = append(l.f.letters, DeadLetter{Position: positions[len(positions)-1] + 1000 + i})

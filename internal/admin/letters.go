@@ -119,7 +119,12 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 	if ways != 1 {
 		return problemf(http.StatusBadRequest, "name positions of dead letters, or a filter, or say all")
 	}
-	keep := func(l *DeadLetter) bool { return slices.Contains(in.Positions, l.Position) }
+	slices.Sort(in.Positions)
+	in.Positions = slices.Compact(in.Positions)
+	keep := func(l *DeadLetter) bool {
+		_, found := slices.BinarySearch(in.Positions, l.Position)
+		return found
+	}
 	if in.All {
 		in.Filter = &LetterFilter{}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -183,13 +184,13 @@ func (op *Operation) strict(h handler) handler {
 		if err != nil {
 			return problemf(http.StatusBadRequest, "the query is not understood: %v", err)
 		}
-		for name, given := range query {
-			switch {
+		for _, name := range slices.Sorted(maps.Keys(query)) {
+			switch given := len(query[name]); {
 			case slices.Contains(known, name+"*"):
 			case !slices.Contains(known, name):
 				return problemf(http.StatusBadRequest, "unknown parameter %q; known are %s", name, cmp.Or(strings.ReplaceAll(strings.Join(known, ", "), "*", ""), "none"))
-			case len(given) > 1:
-				return problemf(http.StatusBadRequest, "%s is given %d times: name one value", name, len(given))
+			case given > 1:
+				return problemf(http.StatusBadRequest, "%s is given %d times: name one value", name, given)
 			}
 		}
 		return h(w, r)

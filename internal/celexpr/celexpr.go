@@ -226,11 +226,19 @@ func withNearest(env *cel.Env, msg string) string {
 		}
 	}
 	slices.Sort(known)
-	if near := nearest.Of(m[2], slices.Compact(known)); near != "" {
-		return fmt.Sprintf("%s '%s'; did you mean %q?", m[1], m[2], near)
+	msg = fmt.Sprintf("%s '%s'", m[1], m[2]) // without what the library would enable
+	if !word.MatchString(m[2]) {
+		msg = m[1] + " a name here, or a text without quotes"
 	}
-	return fmt.Sprintf("%s '%s'", m[1], m[2]) // without what the library would enable
+	if near := nearest.Of(m[2], slices.Compact(known)); near != "" {
+		msg = fmt.Sprintf("%s '%s'; did you mean %q?", m[1], m[2], near)
+	}
+	return msg
 }
+
+// word is a name that is quoted. Any other, unless it is nearly one that is known, may be a text that lacks its quotes, such as the
+// key of an API in a body.
+var word = regexp.MustCompile(`^([A-Za-z_.]{1,20}|\w{1,4})$`)
 
 // FaultAt is a fault of the part of an expression that has the id.
 func FaultAt(a *cel.Ast, id int64, msg string) Fault {
@@ -355,19 +363,18 @@ func membership(e interpreter.InterpretableV2) (interpreter.InterpretableV2, err
 	if !ok {
 		return e, nil
 	}
-	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), []interpreter.InterpretableV2{cut{args[0], deciding(list)}, constant},
+	return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), []interpreter.InterpretableV2{cut{args[0], longestText(list) + 1}, constant},
 		func(values ...ref.Val) ref.Val { return list.Contains(values[0]) }), nil
 }
 
-// deciding is how many bytes of a text show whether it is among the items, or the keys: one more than the longest of these has.
-func deciding(items traits.Iterable) int {
-	longest := 0
+// longestText is the length of the longest text among the items, or the keys.
+func longestText(items traits.Iterable) (longest int) {
 	for it := items.Iterator(); it.HasNext() == types.True; {
 		if text, ok := it.Next().(types.String); ok {
 			longest = max(longest, len(text))
 		}
 	}
-	return longest + 1
+	return longest
 }
 
 // cut is a value of which a text has so many bytes at most.
@@ -378,12 +385,9 @@ type cut struct {
 }
 
 func (c cut) Exec(frame *interpreter.ExecutionFrame) ref.Val {
-	return cutTo(c.bytes, c.InterpretableV2.Exec(frame))
-}
-
-func cutTo(bytes int, v ref.Val) ref.Val {
-	if text, ok := v.(types.String); ok && len(text) > bytes {
-		return text[:bytes]
+	v := c.InterpretableV2.Exec(frame)
+	if text, ok := v.(types.String); ok && len(text) > c.bytes {
+		return text[:c.bytes]
 	}
 	return v
 }
@@ -393,32 +397,90 @@ func (c cut) Eval(vars interpreter.Activation) ref.Val {
 	return interpreter.EvalActivation(vars, c.Exec)
 }
 
-// lookup has a constant map look for a text as membership does.
+// lookup has a map of the expression look for a text as [table] does.
 func lookup(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	made, ok := e.(interpreter.InterpretableConstructor)
-	if !ok || made.Type() != types.MapType || slices.ContainsFunc(made.InitVals(), func(v interpreter.InterpretableV2) bool {
+	if !ok || made.Type() != types.MapType {
+		return e, nil
+	}
+	if slices.ContainsFunc(made.InitVals(), func(v interpreter.InterpretableV2) bool {
 		_, constant := v.(interpreter.InterpretableConst)
 		return !constant
 	}) {
-		return e, nil
+		return constructor{made}, nil
 	}
-	m, ok := made.Eval(interpreter.EmptyActivation()).(traits.Mapper)
+	m, ok := made.Eval(interpreter.EmptyActivation()).(madeMap)
 	if !ok { // a key is there twice
 		return e, nil
 	}
-	return interpreter.NewConstValue(made.ID(), table{m, deciding(m)}), nil
+	return interpreter.NewConstValue(made.ID(), table{m, longestText(m)}), nil
 }
 
-// table is a map that looks at so many bytes of a text at most.
-type table struct {
+// constructor makes tables, without keys that are longer than [MaxKey].
+type constructor struct {
+	interpreter.InterpretableConstructor
+}
+
+func (c constructor) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	v := c.InterpretableConstructor.Exec(frame)
+	m, ok := v.(madeMap)
+	if !ok {
+		return v
+	}
+	longest := longestText(m)
+	if longest > MaxKey {
+		return TooLong(longest)
+	}
+	return table{m, longest}
+}
+
+// Eval is Exec without a frame.
+func (c constructor) Eval(vars interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(vars, c.Exec)
+}
+
+// madeMap is what CEL's own maps are.
+type madeMap interface {
 	traits.Mapper
-
-	bytes int
+	traits.Foldable
+	traits.Zeroer
+	types.AggregateSizeVisitor
 }
 
-func (t table) Contains(key ref.Val) ref.Val     { return t.Mapper.Contains(cutTo(t.bytes, key)) }
-func (t table) Find(key ref.Val) (ref.Val, bool) { return t.Mapper.Find(cutTo(t.bytes, key)) }
-func (t table) Get(key ref.Val) ref.Val          { return t.Mapper.Get(cutTo(t.bytes, key)) }
+// table is a map in which a text that is longer than its keys is not found, without a hash of it.
+type table struct {
+	madeMap
+
+	longest int // length of a key
+}
+
+func (t table) Find(key ref.Val) (ref.Val, bool) {
+	if text, ok := key.(types.String); ok && len(text) > t.longest {
+		return nil, false
+	}
+	return t.madeMap.Find(key)
+}
+
+func (t table) Get(key ref.Val) ref.Val {
+	if v, found := t.Find(key); found {
+		return v
+	}
+	return types.NewErr("no such key: %.64v", key)
+}
+
+func (t table) Contains(key ref.Val) ref.Val {
+	_, found := t.Find(key)
+	return types.Bool(found)
+}
+
+// MaxKey is the length of the longest text that expressions look up as a key, or make one. CEL charges nothing for that, and a loop
+// does so hundreds of thousands of times.
+const MaxKey = 4 << 10
+
+// TooLong is the error of a text of so many bytes as a key.
+func TooLong(bytes int) ref.Val {
+	return types.NewErr("a text of %d bytes is too long for a key: at most %d", bytes, MaxKey)
+}
 
 // regexes are the patterns of one expression: all are literals.
 type regexes map[string]int // → instructions

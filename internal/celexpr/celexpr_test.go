@@ -71,36 +71,39 @@ func TestMembership(t *testing.T) {
 	}
 }
 
-// TestLookup: so is the key of a constant map.
+// TestLookup: so is the key of a map in the expression, but for a key that is absurdly long.
 func TestLookup(t *testing.T) {
 	env, err := cel.NewEnv(cel.Variable("text", cel.StringType), cel.OptionalTypes())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for expression, want := range map[string]struct {
-		text   string
-		longer int // what is looked for, in bytes; 0: all of it
-		is     ref.Val
+		text    string
+		longest int // of the keys of a constant; -1: there is none
+		is      ref.Val
 	}{
-		`{"aaa": 1, "b": 2}[?text].orValue(0)`:       {strings.Repeat("a", 1_000_000), 4, types.Int(0)},
-		`{"aaa": 1, "b": 2}[text]`:                   {"aaa", 4, types.Int(1)},
-		`text in {"aaa": 1}`:                         {"aaaa", 4, types.False},
-		`{"ä": 1}[?text].hasValue()`:                 {"ää", 3, types.False},
-		`{"a": {"bb": 1}}.a[?text].orValue(0)`:       {"bb", 2, types.Int(1)}, // the outer map comes last
-		`{1: 2, "c": 3}[?text].hasValue()`:           {"1", 2, types.False},
-		`{}[?text].hasValue()`:                       {"1", 1, types.False},
-		`{"a": text}[?text].hasValue()`:              {"b", 0, types.False}, // it is made in each iteration, which is charged
-		`["a", "b"].all(k, {"b": 2, "a": 1}[k] > 0)`: {"", 2, types.True},
+		`{"aaa": 1, "b": 2}[?text].orValue(0)`:        {strings.Repeat("a", 1_000_000), 3, types.Int(0)},
+		`{"aaa": 1, "b": 2}[text]`:                    {"aaa", 3, types.Int(1)},
+		`text in {"aaa": 1}`:                          {"aaaa", 3, types.False},
+		`{"ä": 1}[?text].hasValue()`:                  {"ää", 2, types.False},
+		`{"a": {"bb": 1}}.a[?text].orValue(0)`:        {"bb", 1, types.Int(1)}, // the outer map comes last
+		`{1: 2, "c": 3}[?text].hasValue()`:            {"1", 1, types.False},
+		`{}[?text].hasValue()`:                        {"1", 0, types.False},
+		`{"a": text}[?text].hasValue()`:               {"b", -1, types.False},
+		`{text: 1}[text]`:                             {strings.Repeat("a", MaxKey), -1, types.Int(1)},
+		`{?"a": optional.of(text)}[?text].hasValue()`: {"b", -1, types.False},
+		`optional.ofNonZeroValue({}).hasValue()`:      {"", 0, types.False},
+		`["a", "b"].all(k, {"b": 2, "a": 1}[k] > 0)`:  {"", 1, types.True},
 	} {
 		ast, issues := env.Compile(expression)
 		if issues.Err() != nil {
 			t.Fatal(issues.Err())
 		}
-		bytes := 0
+		longest := -1
 		program, err := env.Program(ast, cel.CustomDecoratorV2(lookup), cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(func(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 			if c, ok := e.(interpreter.InterpretableConst); ok {
 				if m, ok := c.Value().(table); ok {
-					bytes = m.bytes
+					longest = m.longest
 				}
 			}
 			return e, nil
@@ -109,9 +112,20 @@ func TestLookup(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _, err := program.Eval(map[string]any{"text": want.text})
-		if err != nil || got != want.is || bytes != want.longer {
-			t.Errorf("%s: %v %v, by %d bytes", expression, got, err, bytes)
+		if err != nil || got != want.is || longest != want.longest {
+			t.Errorf("%s: %v %v, of at most %d bytes", expression, got, err, longest)
 		}
+	}
+	tooLong, issues := env.Compile(`{text: 1}.size() == 1`)
+	if issues.Err() != nil {
+		t.Fatal(issues.Err())
+	}
+	program, err := env.Program(tooLong, Limits{Cost: 1000}.CostOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Eval(program, map[string]any{"text": strings.Repeat("a", MaxKey+1)}); err == nil || !strings.Contains(err.Error(), "too long for a key") {
+		t.Error(err)
 	}
 }
 
@@ -126,6 +140,7 @@ func TestFaultsKeepSecrets(t *testing.T) {
 		`{"key": "SECRET0123}`, `{"key" "SECRET0123"}`, `{"key": "a" "SECRET0123"}`, `{"key": 1 b"SECRET0123"}`, `{"key": "SECRET0123\q"}`,
 		"{'key': 'SECRET0123\n'}", `{"key": """SECRET0123}`, `{"key": "a"SECRET0123"}`, `r"SECRET0123`, `"\uSECRET0123"`, `{"key": SECRET0123"}`,
 		`{"key": SECRET 0123}`, `{"key" SECRET0123 at '"}`, "{`SECRET0123`: 1}", `{"key": "at 'SECRET0123`,
+		`{"key": SECRET0123}`, `{"key": a.SECRET0123}`, `{SECRET0123: 1}`, `SECRET0123(1)`, `1.SECRET0123()`, `SECRET0123{}`, `SECRET0123{a: 1}`, `{"key": b0123.SECRET0123}`,
 	} {
 		_, faults := Compile(env, text)
 		if len(faults) == 0 {
@@ -137,7 +152,7 @@ func TestFaultsKeepSecrets(t *testing.T) {
 			}
 		}
 	}
-	for text, want := range map[string]string{"1 and 2": `Syntax error: unexpected "and"`, "1)": `Syntax error: unexpected ")"`, `{"a" 1}`: `Syntax error: missing ':'`} {
+	for text, want := range map[string]string{"1 and 2": `Syntax error: unexpected "and"`, "1)": `Syntax error: unexpected ")"`, `{"a" 1}`: `Syntax error: missing ':'`, "objct": `undeclared reference to 'objct'`} {
 		if _, faults := Compile(env, text); len(faults) == 0 || faults[0].Msg != want {
 			t.Errorf("%s: %v", text, faults)
 		}

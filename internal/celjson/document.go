@@ -4,6 +4,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -229,7 +230,7 @@ type labelSource Document
 const maxLookups = 32
 
 func (s *labelSource) find(key string) (ref.Val, bool) {
-	if len(key) > maxKey { // the API server permits none
+	if len(key) > celexpr.MaxKey { // the API server permits none
 		return nil, false
 	}
 	labels := (*Document)(s).labelsInPlace()

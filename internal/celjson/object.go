@@ -144,16 +144,12 @@ func (m *Member) Object() *Object {
 	return nil
 }
 
-// maxKey is the length of the longest text that expressions look up as a key. CEL charges nothing for that, and a loop
-// does so hundreds of thousands of times.
-const maxKey = 4 << 10
-
 func (o *Object) find(key string) (ref.Val, bool) {
 	if o.scan(); len(key) > o.longest {
 		return nil, false
 	}
-	if len(key) > maxKey {
-		return types.NewErr("a text of %d bytes is too long for a key to look up: at most %d", len(key), maxKey), false
+	if len(key) > celexpr.MaxKey {
+		return celexpr.TooLong(len(key)), false
 	}
 	if m := o.Member(key); m != nil {
 		return m.value(), true

@@ -9,6 +9,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/watcherd/watcherd/internal/celexpr"
 )
 
 // StructType is the type of a variable with known fields, such as metadata and event. A
@@ -71,7 +73,7 @@ func NewStructType[T any](name string, fields map[string]Field[T]) *StructType {
 }
 
 func (t *StructType) field(name types.String) (f *types.FieldType, ok bool) {
-	if len(name) > maxKey { // see there
+	if len(name) > celexpr.MaxKey { // see there
 		return nil, false
 	}
 	f, ok = t.fields[string(name)]

@@ -54,7 +54,7 @@ type array struct {
 	raw     []byte
 	items   []item
 	scanned bool
-	decoded ref.Val
+	list    traits.Lister
 }
 
 type item struct {
@@ -128,19 +128,19 @@ func (a *array) Equal(other ref.Val) ref.Val {
 	return a.whole().Equal(other)
 }
 
-func (a *array) Add(other ref.Val) ref.Val {
-	list, ok := a.whole().(traits.Lister)
-	if !ok {
-		return a.whole()
-	}
-	return list.Add(other)
-}
+func (a *array) Add(other ref.Val) ref.Val { return a.whole().Add(other) }
 
-func (a *array) whole() ref.Val {
-	if a.decoded == nil {
-		a.decoded = decode(a.raw)
+// whole is CEL's own list of the items, which stay lazy.
+func (a *array) whole() traits.Lister {
+	if a.list == nil {
+		a.scan()
+		items := make([]ref.Val, len(a.items))
+		for i := range items {
+			items[i] = a.at(i)
+		}
+		a.list = types.NewRefValList(types.DefaultTypeAdapter, items)
 	}
-	return a.decoded
+	return a.list
 }
 
 // AggregateSize lets the memory limit measure the list without decoding it.

@@ -254,6 +254,33 @@ func (nothing) Object(dst, _ []byte) ([]byte, error) { return append(dst, "{}"..
 func (nothing) Part(dst, _ []byte) ([]byte, error)   { return append(dst, "{}"...), nil }
 func (nothing) Patch(_, _, _ []byte) ([]byte, bool)  { return nil, false }
 
+// FuzzEnrich: references of an object, as tenants write them, that lead to others and to itself, are recorded within bounds and can be read.
+func FuzzEnrich(f *testing.F) {
+	for _, seed := range []string{
+		metadata("a", "u", ownedBy("v1", "Pod", "a", "u")),
+		metadata("a", "u", ownedBy("v1", "Event", "ns/b", "")),
+		strings.TrimSuffix(metadata("a", "u", `,"labels":{"a":"b"},"annotations":{"`+copied+`":"x"}`), "}") + `,"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"a","uid":"u"},"regarding":{"kind":"Pod"}}`,
+	} {
+		f.Add(seed, "Event")
+	}
+	f.Fuzz(func(t *testing.T, raw, kind string) {
+		w := newWorld(t, pods, events)
+		o, err := compact.NewCodec(w.dicts).Encode([]byte(raw), nil, 0)
+		if err != nil {
+			return
+		}
+		for _, store := range w.stores {
+			if err := store.Add(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := w.enriched(event.Resource{Version: "v1", Kind: kind}, o, record.Owner|record.InvolvedObject)
+		if e.Owner != nil && len(e.Owner.Chain) > maxChain || len(event.AppendCloudEvent(nil, e)) > 6*(maxChain*maxRef+2*maxMap)+2*len(raw)*6+1000 {
+			t.Fatalf("%d bytes of %d", len(event.AppendCloudEvent(nil, e)), len(raw))
+		}
+	})
+}
+
 func BenchmarkOwner(b *testing.B) {
 	w := newWorld(b, replicaSets, deployments)
 	w.add("ReplicaSet", metadata("web-1", "u2", `,"labels":{"app":"web"},"annotations":{"deployment.kubernetes.io/revision":"1"}`+ownedBy("apps/v1", "Deployment", "web", "u3")))

@@ -281,13 +281,18 @@ func TestLongKeys(t *testing.T) {
 	text := strings.Repeat("a", 200_000)
 	o := newObjects(t)
 	c := change(event.Added, nil, o.from(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{`+members.String()+`"l":""}},"data":{`+members.String()+`"d":""},"text":"`+
-		text+`","long":{`+members.String()+`"`+text+`b":""},"items":[1`+strings.Repeat(",1", items)+`]}`))
+		text+`","long":{`+members.String()+`"`+text+`b":""},"list":[{`+members.String()+`"`+text+`b":""},1],"items":[1`+strings.Repeat(",1", items)+`]}`))
 	for when, want := range map[string]string{
-		`object.items.all(i, !object.data[?object.text].hasValue())`:                             "",
-		`object.items.all(i, !metadata.labels[?object.text].hasValue())`:                         "",
-		`!(object.text in object.data) && object.data.k1 == "" && object.long[?"k1"].hasValue()`: "",
-		`object.items.all(i, dyn(metadata)[object.text] == "")`:                                  "no such field: aaa",
-		`object.items.all(i, object.long[?object.text].hasValue())`:                              "too long for a key",
+		`object.items.all(i, !object.data[?object.text].hasValue())`:                               "",
+		`object.items.all(i, !metadata.labels[?object.text].hasValue())`:                           "",
+		`!(object.text in object.data) && object.data.k1 == "" && object.long[?"k1"].hasValue()`:   "",
+		`object.items.all(i, dyn(metadata)[object.text] == "")`:                                    "no such field: aaa",
+		`object.items.all(i, object.long[?object.text].hasValue())`:                                "too long for a key",
+		`cel.bind(m, {object.text + "b": 1}, object.items.all(i, m[?object.text].hasValue()))`:     "too long for a key",
+		`cel.bind(m, {object.data.d: 1}, object.items.all(i, !m[?object.text].hasValue()))`:        "",
+		`cel.bind(l, object.list + [], object.items.all(i, l[0][?object.text].hasValue()))`:        "too long for a key",
+		`cel.bind(l, object.list.slice(0, 1), object.items.all(i, l[0][?object.text].hasValue()))`: "too long for a key",
+		`cel.bind(l, object.list.reverse(), object.items.all(i, l[1][?object.text].hasValue()))`:   "too long for a key",
 	} {
 		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
 		if err != nil {
