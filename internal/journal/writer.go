@@ -70,10 +70,13 @@ func (j *Client) Begin(ctx context.Context, replica string, last uint64, batch [
 }
 
 // Begun reports whether the message at a sequence, the stream's last, is the entry with which a replica has begun a journal. Nothing is
-// recorded in that yet.
-func (j *Client) Begun(ctx context.Context, replica string, sequence uint64) (bool, error) {
+// recorded in that yet. It returns the silence of the writer of that message, too: see [Reader.Silence].
+func (j *Client) Begun(ctx context.Context, replica string, sequence uint64) (begun bool, silence time.Duration, err error) {
 	f, ok, err := j.frameAt(ctx, sequence)
-	return ok && f.Replica == replica && f.Kind == Term && f.Term == sequence && f.Prev != 0, err
+	if !ok {
+		return false, 0, err
+	}
+	return f.Replica == replica && f.Kind == Term && f.Term == sequence && f.Prev != 0, f.silence(), nil
 }
 
 // Append implements [store.Journal].

@@ -362,11 +362,17 @@ var errLed = errors.New("another replica leads and writes the journal")
 func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 	var last uint64
 	var since time.Time // that the stream ends with last; zero: that is not known
+	var silence time.Duration
 	may := exists(adoptFile(f.cfg.Dir))
 	for ctx.Err() == nil {
 		x, err := f.client.Extent(ctx)
-		if err == nil && x.Last > 0 && !may {
-			may, err = f.client.Begun(ctx, f.id, x.Last)
+		if err == nil && x.Last > 0 && (!may || since.IsZero()) {
+			var begun bool
+			begun, silence, err = f.client.Begun(ctx, f.id, x.Last)
+			if may && final(err) { // an adopted store reads nothing of what it follows
+				err = nil
+			}
+			may = may || begun
 		}
 		switch {
 		case err != nil:
@@ -378,7 +384,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 		case since.IsZero():
 			last, since = x.Last, time.Now()
 			continue
-		case x.Last > 0 && time.Since(since) < f.cfg.TakeOverAfter:
+		case x.Last > 0 && time.Since(since) < max(f.cfg.TakeOverAfter, silence): // until then the leader may deliver
 		default:
 			var term []byte
 			if term, err = f.folder.Term(); err != nil {

@@ -714,6 +714,38 @@ func TestLongerTimeOut(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestAdoptLongerTimeOut: nor does a store that was adopted begin its journal until then.
+func TestAdoptLongerTimeOut(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(31, 31))
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(second, random)
+	g.term(first, random)
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	g.nodes, g.takeOver = []*natstest.Node{{URL: "nats://" + way.Addr}}, 8*time.Second
+	if err := g.lead(first); err != nil { // at once, as it led last
+		t.Fatal(err)
+	}
+	way.Hang()
+	g.nodes, g.takeOver = nodes, 300*time.Millisecond
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	done, end := context.WithCancel(t.Context())
+	end()
+	if err := first.member.Hold(done); err == nil {
+		t.Errorf("another has begun its journal, and a delivery may begin %v after the last append", first.member.Lag())
+	}
+	way.Restore()
+	first.end(t)
+	second.end(t)
+}
+
 // TestBusyFollower: a follower knows that it keeps up with a leader that is never silent.
 func TestBusyFollower(t *testing.T) {
 	t.Parallel()
