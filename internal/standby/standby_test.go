@@ -28,6 +28,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
@@ -419,6 +420,58 @@ func TestAdoptedOnce(t *testing.T) {
 		t.Errorf("a store that was written without its journal: %v", err)
 	}
 	r.end(t)
+}
+
+// TestAdoptedOther: a folder that was empty when it met the journal, and was used without it and adopted since, has records that no other
+// has: it is refused when another store was adopted behind it.
+func TestAdoptedOther(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(32, 32))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(first, random)
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), "J")
+	if err == nil {
+		err = stream.Purge(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.open(second, func(*standby.Config) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := second.member.Lead(ctx) // it waits for a snapshot
+		ended <- err
+	}()
+	waittest.Until(t, "the empty folder meets the journal", func() bool {
+		_, err := os.Stat(filepath.Join(second.dir, "NEW"))
+		return err == nil
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	second.member.Close()
+	second.member = nil
+	if err := g.commitAlone(second, random); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*replica{second, first} {
+		if err := standby.Adopt(r.dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.lead(r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.member.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.end(t)
+	}
+	g.refused(second, contents(t, second.dir))
 }
 
 // TestAdoptOfNothing: what is no store, or an empty one, begins no journal. Who is taken to have adopted it would remove the stores of the
