@@ -202,7 +202,7 @@ func (j *Client) publish(ctx context.Context, m *nats.Msg, last uint64) error {
 func (w *Writer) resolve(ctx context.Context, m *nats.Msg) (written, absent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	there, err := w.j.stream.GetMsg(ctx, w.last+1)
+	there, err := w.j.stored(ctx, w.j.Stream, "", w.last+1)
 	w.j.reached(err)
 	switch {
 	case err == nil && there.Header.Get(header) == m.Header.Get(header):
