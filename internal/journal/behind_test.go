@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -186,5 +187,53 @@ func TestServerParted(t *testing.T) {
 	defer cancel()
 	if _, err := w.Append(ctx, []byte("batch")); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDirectAccess: a server that is behind is not asked for what the stream has, also where the stream lets it answer: what it lacks
+// would be taken for trimmed.
+func TestDirectAccess(t *testing.T) {
+	t.Parallel()
+	nodes := natstest.StartClusterBehind(t)
+	c := configOf(t, "J", nodes...)
+	open(t, c)
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), "J")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.AllowDirect = true
+	if _, err := js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	leader := leading(t, nodes, js)
+	behind := nodes[slices.IndexFunc(nodes, func(n *natstest.Node) bool { return n != leader })]
+	c.NATS.URLs = []string{leader.URL}
+	w, _ := contend(t, open(t, c), store.Position{})
+	c.NATS.URLs = []string{behind.URL}
+	follower := open(t, c)
+	behind.Part()
+	var last store.Position
+	for range 200 {
+		batch := make([]byte, 256<<10)
+		rand.Read(batch)
+		if last, err = w.Append(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	behind.Join()
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond) // at once when it is joined: soon it has all
+		has, err := follower.Has(ctx, last)
+		cancel()
+		switch {
+		case has:
+			return
+		case err == nil:
+			t.Fatal("the last entry is taken for trimmed")
+		case time.Now().After(end):
+			t.Fatal(err)
+		}
 	}
 }

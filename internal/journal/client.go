@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -252,6 +253,43 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 		return Extent{}, err
 	}
 	return x, nil
+}
+
+// stored returns one message of a stream, as the server that leads that has it: with allow_direct, a [jetstream.Stream] asks any
+// server, which may be behind. It is the last one of a subject, or that at a sequence. It fails with [jetstream.ErrMsgNotFound].
+func (j *Client) stored(ctx context.Context, stream, subject string, sequence uint64) (*jetstream.RawStreamMsg, error) {
+	request, err := json.Marshal(struct {
+		Seq     uint64 `json:"seq,omitempty"`
+		Subject string `json:"last_by_subj,omitempty"`
+	}{sequence, subject})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	m, err := j.conn.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, request)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Seq    uint64 `json:"seq"`
+			Header []byte `json:"hdrs"`
+			Data   []byte `json:"data"`
+		} `json:"message"`
+	}
+	switch err := json.Unmarshal(m.Data, &answer); {
+	case err != nil:
+		return nil, err
+	case answer.Error != nil:
+		return nil, answer.Error
+	}
+	found := &jetstream.RawStreamMsg{Sequence: answer.Message.Seq, Data: answer.Message.Data}
+	if len(answer.Message.Header) > 0 {
+		found.Header, err = nats.DecodeHeadersMsg(answer.Message.Header)
+	}
+	return found, err
 }
 
 // Trim removes the messages before a sequence.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/s2"
@@ -102,6 +103,8 @@ type frame struct {
 	// Silence is that of the writer, in milliseconds; 0 from a release without it.
 	Silence int64 `json:"silence,omitempty"`
 }
+
+func (f frame) silence() time.Duration { return time.Duration(f.Silence) * time.Millisecond }
 
 // sum is a checksum; JSON numbers do not have 64 bits everywhere.
 type sum uint64

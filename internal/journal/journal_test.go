@@ -561,7 +561,7 @@ func TestBeginBehindALook(t *testing.T) {
 	if _, _, err := j.Begin(t.Context(), "adopted", x.Last, []byte("all of it")); err != nil {
 		t.Error(err)
 	}
-	if ok, err := j.Begun(t.Context(), "adopted", x.Last+1); err != nil || !ok {
+	if ok, _, err := j.Begun(t.Context(), "adopted", x.Last+1); err != nil || !ok {
 		t.Errorf("it has begun: %v, %v", ok, err)
 	}
 }

@@ -146,7 +146,7 @@ func (r *Reader) take(m jetstream.Msg) (*Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("entry at sequence %d of the stream %s: %w", seq, r.j.Stream, err)
 	}
-	r.silence, r.replica = time.Duration(f.Silence)*time.Millisecond, f.Replica
+	r.silence, r.replica = f.silence(), f.Replica
 	if !r.verified {
 		if f.Term != r.at.Term || uint64(f.Sum) != r.at.Sum {
 			return nil, fmt.Errorf("%w: at sequence %d of the stream %s is another entry than the store's last", ErrDiverged, seq, r.j.Stream)

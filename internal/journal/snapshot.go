@@ -102,14 +102,14 @@ func (j *Client) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
 	if stream == nil || err != nil {
 		return nil, err
 	}
-	s, _, err := j.latest(ctx, stream)
+	s, _, err := j.latest(ctx)
 	return s, err
 }
 
 // latest returns the snapshot and the sequence of the message that completes it, 0 for none; that of one that cannot be
 // used, too.
-func (j *Client) latest(ctx context.Context, stream jetstream.Stream) (*Snapshot, uint64, error) {
-	m, err := stream.GetLastMsgForSubject(ctx, j.snapshotSubject(complete))
+func (j *Client) latest(ctx context.Context) (*Snapshot, uint64, error) {
+	m, err := j.stored(ctx, j.SnapshotStream(), j.snapshotSubject(complete), 0)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, 0, nil
 	}
@@ -179,7 +179,7 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err != nil {
 		return nil, err
 	}
-	before, revision, err := j.latest(ctx, stream)
+	before, revision, err := j.latest(ctx)
 	if err != nil && (revision == 0 || errors.Is(err, ErrNewer)) {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	}
 	made := time.Now().UTC().Truncate(time.Second)
 	end := piece{ID: u.id, First: u.first, Parts: u.part, Position: position, Made: made}
-	if err := j.completeSnapshot(ctx, stream, end, revision); err != nil {
+	if err := j.completeSnapshot(ctx, end, revision); err != nil {
 		return nil, err
 	}
 	completed = true
@@ -339,7 +339,7 @@ func (j *Client) message(p piece, subject string, body []byte) (*nats.Msg, error
 }
 
 // completeSnapshot replaces the message that completed the snapshot before, whose sequence is revision.
-func (j *Client) completeSnapshot(ctx context.Context, stream jetstream.Stream, end piece, revision uint64) error {
+func (j *Client) completeSnapshot(ctx context.Context, end piece, revision uint64) error {
 	m, err := j.message(end, complete, nil)
 	if err != nil {
 		return err
@@ -353,7 +353,7 @@ func (j *Client) completeSnapshot(ctx context.Context, stream jetstream.Stream, 
 			if err == nil {
 				return nil
 			}
-			now, at, lerr := j.latest(ctx, stream)
+			now, at, lerr := j.latest(ctx)
 			switch {
 			case lerr == nil && now != nil && now.id == end.ID:
 				return nil // it was written
@@ -498,9 +498,7 @@ func (j *Client) Has(ctx context.Context, p store.Position) (bool, error) {
 
 // frameAt reads the frame of a message; it may be trimmed.
 func (j *Client) frameAt(ctx context.Context, sequence uint64) (f frame, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	m, err := j.stream.GetMsg(ctx, sequence)
+	m, err := j.stored(ctx, j.Stream, "", sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return f, false, nil
 	}

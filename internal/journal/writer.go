@@ -70,10 +70,13 @@ func (j *Client) Begin(ctx context.Context, replica string, last uint64, batch [
 }
 
 // Begun reports whether the message at a sequence, the stream's last, is the entry with which a replica has begun a journal. Nothing is
-// recorded in that yet.
-func (j *Client) Begun(ctx context.Context, replica string, sequence uint64) (bool, error) {
+// recorded in that yet. It returns the silence of the writer of that message, too: see [Reader.Silence].
+func (j *Client) Begun(ctx context.Context, replica string, sequence uint64) (begun bool, silence time.Duration, err error) {
 	f, ok, err := j.frameAt(ctx, sequence)
-	return ok && f.Replica == replica && f.Kind == Term && f.Term == sequence && f.Prev != 0, err
+	if !ok {
+		return false, 0, err
+	}
+	return f.Replica == replica && f.Kind == Term && f.Term == sequence && f.Prev != 0, f.silence(), nil
 }
 
 // Append implements [store.Journal].
@@ -199,7 +202,7 @@ func (j *Client) publish(ctx context.Context, m *nats.Msg, last uint64) error {
 func (w *Writer) resolve(ctx context.Context, m *nats.Msg) (written, absent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	there, err := w.j.stream.GetMsg(ctx, w.last+1)
+	there, err := w.j.stored(ctx, w.j.Stream, "", w.last+1)
 	w.j.reached(err)
 	switch {
 	case err == nil && there.Header.Get(header) == m.Header.Get(header):

@@ -196,8 +196,16 @@ func (m *Member) Lead(ctx context.Context) (*store.Store, error) {
 	}
 }
 
-// newFile is in a directory that was empty, until it has had everything.
+// newFile is in a directory that was empty, until it has had everything, or has records of its own.
 func newFile(dir string) string { return filepath.Join(dir, "NEW") }
+
+// noteOld removes that.
+func (m *Member) noteOld() error {
+	if !exists(newFile(m.cfg.Dir)) {
+		return nil
+	}
+	return errors.Join(os.Remove(newFile(m.cfg.Dir)), syncDir(m.cfg.Dir)) // a power cut may not bring it back
+}
 
 // errEmpty: the directory is empty, or has nothing that the journal needs, and there is a snapshot or a leader that makes one.
 var errEmpty = errors.New("the store is empty")
@@ -250,6 +258,9 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 			return at, nil, err
 		}
 	default:
+		if err := m.noteOld(); err != nil {
+			return at, nil, err
+		}
 		follow = f.begin
 	}
 	m.writer, err = follow(ctx)
@@ -362,11 +373,17 @@ var errLed = errors.New("another replica leads and writes the journal")
 func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 	var last uint64
 	var since time.Time // that the stream ends with last; zero: that is not known
+	var silence time.Duration
 	may := exists(adoptFile(f.cfg.Dir))
 	for ctx.Err() == nil {
 		x, err := f.client.Extent(ctx)
-		if err == nil && x.Last > 0 && !may {
-			may, err = f.client.Begun(ctx, f.id, x.Last)
+		if err == nil && x.Last > 0 && (!may || since.IsZero()) {
+			var begun bool
+			begun, silence, err = f.client.Begun(ctx, f.id, x.Last)
+			if may && final(err) { // an adopted store reads nothing of what it follows
+				err = nil
+			}
+			may = may || begun
 		}
 		switch {
 		case err != nil:
@@ -378,7 +395,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 		case since.IsZero():
 			last, since = x.Last, time.Now()
 			continue
-		case x.Last > 0 && time.Since(since) < f.cfg.TakeOverAfter:
+		case x.Last > 0 && time.Since(since) < max(f.cfg.TakeOverAfter, silence): // until then the leader may deliver
 		default:
 			var term []byte
 			if term, err = f.folder.Term(); err != nil {
@@ -514,10 +531,8 @@ func (f *follower) apply(ctx context.Context, e *journal.Entry) (err error) {
 
 // complete notes that the directory had everything at a moment. It fails if that is the store of another cluster.
 func (f *follower) complete(at time.Time) error {
-	if exists(newFile(f.cfg.Dir)) {
-		if err := errors.Join(os.Remove(newFile(f.cfg.Dir)), syncDir(f.cfg.Dir)); err != nil { // a power cut may not bring it back
-			return err
-		}
+	if err := f.noteOld(); err != nil {
+		return err
 	}
 	if f.cfg.Accept != nil {
 		if err := f.cfg.Accept(f.folder.Meta); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
@@ -421,6 +422,58 @@ func TestAdoptedOnce(t *testing.T) {
 	r.end(t)
 }
 
+// TestAdoptedOther: a folder that was empty when it met the journal, and was used without it and adopted since, has records that no other
+// has: it is refused when another store was adopted behind it.
+func TestAdoptedOther(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(32, 32))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(first, random)
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), "J")
+	if err == nil {
+		err = stream.Purge(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.open(second, func(*standby.Config) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := second.member.Lead(ctx) // it waits for a snapshot
+		ended <- err
+	}()
+	waittest.Until(t, "the empty folder meets the journal", func() bool {
+		_, err := os.Stat(filepath.Join(second.dir, "NEW"))
+		return err == nil
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	second.member.Close()
+	second.member = nil
+	if err := g.commitAlone(second, random); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*replica{second, first} {
+		if err := standby.Adopt(r.dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.lead(r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.member.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.end(t)
+	}
+	g.refused(second, contents(t, second.dir))
+}
+
 // TestAdoptOfNothing: what is no store, or an empty one, begins no journal. Who is taken to have adopted it would remove the stores of the
 // other replicas.
 func TestAdoptOfNothing(t *testing.T) {
@@ -712,6 +765,38 @@ func TestLongerTimeOut(t *testing.T) {
 	way.Restore()
 	first.end(t)
 	g.same(second, first)
+}
+
+// TestAdoptLongerTimeOut: nor does a store that was adopted begin its journal until then.
+func TestAdoptLongerTimeOut(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(31, 31))
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(second, random)
+	g.term(first, random)
+	if err := standby.Adopt(second.dir); err != nil {
+		t.Fatal(err)
+	}
+	g.nodes, g.takeOver = []*natstest.Node{{URL: "nats://" + way.Addr}}, 8*time.Second
+	if err := g.lead(first); err != nil { // at once, as it led last
+		t.Fatal(err)
+	}
+	way.Hang()
+	g.nodes, g.takeOver = nodes, 300*time.Millisecond
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	done, end := context.WithCancel(t.Context())
+	end()
+	if err := first.member.Hold(done); err == nil {
+		t.Errorf("another has begun its journal, and a delivery may begin %v after the last append", first.member.Lag())
+	}
+	way.Restore()
+	first.end(t)
+	second.end(t)
 }
 
 // TestBusyFollower: a follower knows that it keeps up with a leader that is never silent.
