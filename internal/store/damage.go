@@ -79,7 +79,7 @@ func (m *damageMap) forget(low uint64) {
 // one, and returns the error for each record in it.
 func (s *Store) noteDamage(sequence uint64, cause error) error {
 	tail := s.LogStats().Last
-	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1), cause)
+	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1))
 	if err != nil {
 		return err
 	}
@@ -119,21 +119,22 @@ func (s *Store) endOfDamage(sequence, next uint64) (uint64, error) {
 // positions, and returns the last position in it. Where entries of this process may be among them, which are in memory, the table is
 // repaired before, and the position is the one before.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
-	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
-	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
+	begin, end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
+	next, ok, err := q.s.nextReadable(begin, end)
 	if err != nil {
 		return 0, err
 	}
 	if !ok {
 		next = tail + 1
 	}
+	next = max(next, from+1) // that one may be malformed
 	if next-1 > q.opened {
 		repaired, err := q.s.awaitRepair(cause)
 		if err != nil {
 			return 0, err
 		}
 		if repaired {
-			if _, _, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from)); !errors.Is(err, ErrUnreadable) {
+			if _, _, err := q.s.get(begin); !errors.Is(err, ErrUnreadable) {
 				return from - 1, err
 			}
 		}
@@ -249,18 +250,18 @@ func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (mis
 	return missing, nil
 }
 
-// nextReadable returns the position or sequence of the first readable key after from in
-// another block, below upper. damage is the error of reading at from.
-func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
-	if err != nil {
-		return 0, false, salvage.ReadError(err)
+// nextReadable returns the position or sequence of the first readable key in [from, upper).
+func (s *Store) nextReadable(from, upper []byte) (position uint64, ok bool, err error) {
+	err = salvage.Scan(s.db, from, upper, func(key, _ []byte) error {
+		position, ok = layout.PositionOfKey(key)
+		return errEnough
+	}, func(salvage.LostSpan) error { return nil })
+	return position, ok, ignore(err, errEnough)
+}
+
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
 	}
-	defer func() { _ = it.Close() }() // its errors were seen while reading
-	ok, err := salvage.Seek(s.db, it, from, upper, damage)
-	if err != nil || !ok {
-		return 0, false, err
-	}
-	position, ok := layout.PositionOfKey(it.Key())
-	return position, ok, nil
+	return err
 }
