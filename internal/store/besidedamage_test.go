@@ -130,3 +130,28 @@ func TestReadBesideADamagedTable(t *testing.T) {
 		})
 	}
 }
+
+// TestDamageOfEntriesAndLetters damages all entries together with the dead letters beside them: the loss is said.
+func TestDamageOfEntriesAndLetters(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	q := ensure(t, s, "a")
+	appendN(t, s, 10, "a")
+	read(t, q, 0, 10)
+	if err := q.DeadLetter(3, Letter{Reason: "refused"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := reclaim(s, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, s)
+	for _, name := range dataFiles(t, fs, ".sst") {
+		damageBlockOf(t, fs, 0, name)
+	}
+	if items := read(t, q, 0, 10); len(items) != 0 || q.Stats().DeadLetters != 2 {
+		t.Errorf("%d entries are read, and the queue counts %+v", len(items), q.Stats())
+	}
+}

@@ -184,11 +184,8 @@ func (q *Queue) standIn(from, next uint64) (at uint64, lost bool, err error) {
 	q.mu.Unlock()
 	for at = from; lost && at < next; at++ {
 		_, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at))
-		if err == nil && !ok {
-			return at, true, nil
-		}
-		if err != nil && !errors.Is(err, ErrUnreadable) {
-			return 0, false, err
+		if !ok {
+			return at, true, ignore(err, ErrUnreadable) // one that cannot be read is lost, too
 		}
 	}
 	return 0, false, nil
