@@ -25,6 +25,18 @@ type damagedSpan struct {
 	err         error
 }
 
+// logDamage is the error of the records of a span.
+type logDamage struct {
+	from, upTo uint64
+	cause      error
+}
+
+func (d *logDamage) Error() string {
+	return fmt.Sprintf("%v: the log from %d up to %d", ErrUnreadable, d.from, d.upTo)
+}
+
+func (d *logDamage) Unwrap() error { return d.cause }
+
 // maxDamagedSpans bounds the map; damage beyond it is found again by each read.
 const maxDamagedSpans = 1024
 
@@ -89,7 +101,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	if next, err = s.endOfDamage(sequence, next); err != nil {
 		return err
 	}
-	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
+	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: &logDamage{sequence, next, cause}}
 	if s.log.damage.add(span) {
 		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
 			"from", span.first, "to", span.last, "error", salvage.FirstLine(cause))
@@ -115,11 +127,23 @@ func (s *Store) endOfDamage(sequence, next uint64) (uint64, error) {
 	return next, nil
 }
 
-// skipDamage replaces unreadable queue entries with one dead letter for their range of
-// positions, and returns the last position in it. Where entries of this process may be among them, which are in memory, the table is
-// repaired before, and the position is the one before.
+// skipDamage returns the position from which to read on behind unreadable queue entries. The table is repaired, which leaves what other
+// tables and the memory have of its keys, and so of a failure to read that passes. Otherwise one dead letter takes the place of all entries up
+// to the first one in another block.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	begin, end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
+	for damage, tables := cause, 0; tables < maxDamagedTables; tables++ {
+		repaired, err := q.s.awaitRepair(damage)
+		if err != nil {
+			return 0, err
+		}
+		if !repaired {
+			break
+		}
+		if _, damage, err = salvage.Read(q.s.db, begin, end, func(_, _ []byte) error { return errEnough }); damage == nil {
+			return from - 1, ignore(err, errEnough)
+		}
+	}
 	next, ok, err := q.s.nextReadable(begin, end)
 	if err != nil {
 		return 0, err
@@ -128,17 +152,6 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 		next = tail + 1
 	}
 	next = max(next, from+1) // that one may be malformed
-	if next-1 > q.opened {
-		repaired, err := q.s.awaitRepair(cause)
-		if err != nil {
-			return 0, err
-		}
-		if repaired {
-			if _, _, err := q.s.get(begin); !errors.Is(err, ErrUnreadable) {
-				return from - 1, err
-			}
-		}
-	}
 	unlock := q.lockSettling()
 	defer unlock()
 	if q.isPurged() {

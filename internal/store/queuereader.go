@@ -132,6 +132,9 @@ func (r *queueReader) records() error {
 				value, err = r.q.carried(e.position, err)
 			}
 			if errors.Is(err, ErrUnreadable) {
+				value, err = r.repaired(&log, e.Sequence, err)
+			}
+			if errors.Is(err, ErrUnreadable) {
 				if err = r.q.setUnreadable(e.position); err == nil {
 					continue
 				}
@@ -147,6 +150,19 @@ func (r *queueReader) records() error {
 		r.items = append(r.items, item)
 	}
 	return nil
+}
+
+// repaired finds a record again if the table in which it is unreadable has been repaired: others may have the record, or it can be read now.
+func (r *queueReader) repaired(log *recordFinder, sequence uint64, damage error) (layout.LogRecord, error) {
+	repaired, err := r.q.s.awaitRepair(damage)
+	if err != nil {
+		return layout.LogRecord{}, err
+	}
+	if !repaired {
+		return layout.LogRecord{}, damage
+	}
+	log.close()
+	return log.find(sequence)
 }
 
 // recordReader reads log records with one iterator: for a queue that takes most
