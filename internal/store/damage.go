@@ -25,6 +25,18 @@ type damagedSpan struct {
 	err         error
 }
 
+// logDamage is the error of the records of a span.
+type logDamage struct {
+	from, upTo uint64
+	cause      error
+}
+
+func (d *logDamage) Error() string {
+	return fmt.Sprintf("%v: the log from %d up to %d", ErrUnreadable, d.from, d.upTo)
+}
+
+func (d *logDamage) Unwrap() error { return d.cause }
+
 // maxDamagedSpans bounds the map; damage beyond it is found again by each read.
 const maxDamagedSpans = 1024
 
@@ -79,7 +91,7 @@ func (m *damageMap) forget(low uint64) {
 // one, and returns the error for each record in it.
 func (s *Store) noteDamage(sequence uint64, cause error) error {
 	tail := s.LogStats().Last
-	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1), cause)
+	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1))
 	if err != nil {
 		return err
 	}
@@ -89,7 +101,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	if next, err = s.endOfDamage(sequence, next); err != nil {
 		return err
 	}
-	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
+	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: &logDamage{sequence, next, cause}}
 	if s.log.damage.add(span) {
 		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
 			"from", span.first, "to", span.last, "error", salvage.FirstLine(cause))
@@ -115,29 +127,31 @@ func (s *Store) endOfDamage(sequence, next uint64) (uint64, error) {
 	return next, nil
 }
 
-// skipDamage replaces unreadable queue entries with one dead letter for their range of
-// positions, and returns the last position in it. Where entries of this process may be among them, which are in memory, the table is
-// repaired before, and the position is the one before.
+// skipDamage returns the position from which to read on behind unreadable queue entries. The table is repaired, which leaves what other
+// tables and the memory have of its keys, and so of a failure to read that passes. Otherwise one dead letter takes the place of all entries up
+// to the first one in another block.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
-	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
-	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
+	begin, end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
+	for damage, tables := cause, 0; tables < maxDamagedTables; tables++ {
+		repaired, err := q.s.awaitRepair(damage)
+		if err != nil {
+			return 0, err
+		}
+		if !repaired {
+			break
+		}
+		if _, damage, err = salvage.Read(q.s.db, begin, end, func(_, _ []byte) error { return errEnough }); damage == nil {
+			return from - 1, ignore(err, errEnough)
+		}
+	}
+	next, ok, err := q.s.nextReadable(begin, end)
 	if err != nil {
 		return 0, err
 	}
 	if !ok {
 		next = tail + 1
 	}
-	if next-1 > q.opened {
-		repaired, err := q.s.awaitRepair(cause)
-		if err != nil {
-			return 0, err
-		}
-		if repaired {
-			if _, _, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from)); !errors.Is(err, ErrUnreadable) {
-				return from - 1, err
-			}
-		}
-	}
+	next = max(next, from+1) // that one may be malformed
 	unlock := q.lockSettling()
 	defer unlock()
 	if q.isPurged() {
@@ -183,11 +197,8 @@ func (q *Queue) standIn(from, next uint64) (at uint64, lost bool, err error) {
 	q.mu.Unlock()
 	for at = from; lost && at < next; at++ {
 		_, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at))
-		if err == nil && !ok {
-			return at, true, nil
-		}
-		if err != nil && !errors.Is(err, ErrUnreadable) {
-			return 0, false, err
+		if !ok {
+			return at, true, ignore(err, ErrUnreadable) // one that cannot be read is lost, too
 		}
 	}
 	return 0, false, nil
@@ -249,18 +260,18 @@ func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (mis
 	return missing, nil
 }
 
-// nextReadable returns the position or sequence of the first readable key after from in
-// another block, below upper. damage is the error of reading at from.
-func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
-	if err != nil {
-		return 0, false, salvage.ReadError(err)
+// nextReadable returns the position or sequence of the first readable key in [from, upper).
+func (s *Store) nextReadable(from, upper []byte) (position uint64, ok bool, err error) {
+	err = salvage.Scan(s.db, from, upper, func(key, _ []byte) error {
+		position, ok = layout.PositionOfKey(key)
+		return errEnough
+	}, func(salvage.LostSpan) error { return nil })
+	return position, ok, ignore(err, errEnough)
+}
+
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
 	}
-	defer func() { _ = it.Close() }() // its errors were seen while reading
-	ok, err := salvage.Seek(s.db, it, from, upper, damage)
-	if err != nil || !ok {
-		return 0, false, err
-	}
-	position, ok := layout.PositionOfKey(it.Key())
-	return position, ok, nil
+	return err
 }

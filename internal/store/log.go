@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,27 +133,25 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if after >= tail || max <= 0 {
 		return nil, nil
 	}
-	r, err := s.newRecordReader(low)
-	if err != nil {
-		return nil, err
-	}
-	defer r.close()
 	var items []Item
 	var buf payloads
-	for len(items) < max && len(buf.data) < readLogBytes {
-		sequence, value, ok, err := r.next(after+1, tail)
-		if errors.Is(err, ErrUnreadable) && len(items) == 0 {
-			return s.unreadableAt(after+1, tail, err)
-		}
-		if err != nil && !errors.Is(err, ErrUnreadable) {
-			return nil, err
-		}
-		if err != nil || !ok {
-			break
+	_, damage, err := salvage.Read(s.db, layout.AppendLogKey(nil, after+1), layout.AppendLogKey(nil, tail+1), func(key, raw []byte) error {
+		sequence, _ := layout.PositionOfKey(key)
+		value, err := layout.ParseLogRecord(raw)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
 		}
 		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.Lane, Time: value.Time, size: value.Size})
-		buf.add(value.Payload)
-		after = sequence
+		if buf.add(value.Payload); len(items) >= max || len(buf.data) >= readLogBytes {
+			return errEnough
+		}
+		return nil
+	})
+	switch err = ignore(cmp.Or(err, damage), errEnough); {
+	case errors.Is(err, ErrUnreadable) && len(items) == 0:
+		return s.unreadableAt(after+1, tail, err)
+	case err != nil && !errors.Is(err, ErrUnreadable):
+		return nil, err
 	}
 	if len(items) == 0 {
 		if first := s.LogStats().First; after+1 < first { // retention has removed them meanwhile

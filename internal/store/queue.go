@@ -22,8 +22,6 @@ type Queue struct {
 	name string
 	news signal
 
-	opened uint64 // the last position of before this process
-
 	filling atomic.Bool // written under sinkTable.ensuring; Filled is still to come
 	member  membership  // guarded by sinkTable.ensuring
 	filled  uint64      // guarded by sinkTable.ensuring; the last sequence of Fill in this process
@@ -110,7 +108,7 @@ func (q *Queue) load() error {
 	if err != nil {
 		return err
 	}
-	q.tail, q.opened = used.High, used.High
+	q.tail = used.High
 	q.pins, err = q.loadPins()
 	return err
 }

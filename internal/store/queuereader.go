@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sort"
@@ -49,42 +50,38 @@ func (r *queueReader) entries(from, tail uint64) (reached uint64, err error) {
 // entriesFrom stops at the first damage, and returns the position after the last it
 // has read.
 func (r *queueReader) entriesFrom(from, tail uint64) (next uint64, err error) {
-	it, err := r.q.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, from),
-		UpperBound: layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, tail+1),
-	})
-	if err != nil {
-		return from, salvage.ReadError(err)
+	next = from
+	_, damage, err := salvage.Read(r.q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, tail+1),
+		func(key, value []byte) error {
+			position, ok := layout.PositionOfKey(key)
+			if !ok {
+				return fmt.Errorf("%w: %w", ErrUnreadable, layout.Malformed(key))
+			}
+			e, err := layout.ParseEntry(position, value)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrUnreadable, err)
+			}
+			if len(r.taken) > 0 && r.bytes+int(e.Size) > r.maxBytes {
+				return errEnough
+			}
+			if err := r.take(position, e); err != nil {
+				return err
+			}
+			next = position + 1
+			if len(r.taken) >= r.max {
+				return errEnough
+			}
+			return nil
+		})
+	switch {
+	case errors.Is(err, errEnough):
+		return next, nil
+	case err != nil || damage != nil:
+		return next, cmp.Or(err, damage)
+	default:
+		return tail + 1, nil
 	}
-	defer func() { _ = it.Close() }() // its error was seen while reading
-	for it.First(); it.Valid(); it.Next() {
-		position, ok := layout.PositionOfKey(it.Key())
-		if !ok {
-			return from, fmt.Errorf("%w: %w", ErrUnreadable, layout.Malformed(it.Key()))
-		}
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return from, salvage.ReadError(err)
-		}
-		e, err := layout.ParseEntry(position, value)
-		if err != nil {
-			return from, fmt.Errorf("%w: %w", ErrUnreadable, err)
-		}
-		if len(r.taken) > 0 && r.bytes+int(e.Size) > r.maxBytes {
-			return from, nil
-		}
-		if err := r.take(position, e); err != nil {
-			return from, err
-		}
-		from = position + 1
-		if len(r.taken) >= r.max {
-			return from, nil
-		}
-	}
-	if err := salvage.ReadError(it.Error()); err != nil {
-		return from, err
-	}
-	return tail + 1, nil
 }
 
 // take adds an entry, unless it was acknowledged since the iterator was made.
@@ -135,6 +132,9 @@ func (r *queueReader) records() error {
 				value, err = r.q.carried(e.position, err)
 			}
 			if errors.Is(err, ErrUnreadable) {
+				value, err = r.repaired(&log, e.Sequence, err)
+			}
+			if errors.Is(err, ErrUnreadable) {
 				if err = r.q.setUnreadable(e.position); err == nil {
 					continue
 				}
@@ -152,6 +152,19 @@ func (r *queueReader) records() error {
 	return nil
 }
 
+// repaired finds a record again if the table in which it is unreadable has been repaired: others may have the record, or it can be read now.
+func (r *queueReader) repaired(log *recordFinder, sequence uint64, damage error) (layout.LogRecord, error) {
+	repaired, err := r.q.s.awaitRepair(damage)
+	if err != nil {
+		return layout.LogRecord{}, err
+	}
+	if !repaired {
+		return layout.LogRecord{}, damage
+	}
+	log.close()
+	return log.find(sequence)
+}
+
 // recordReader reads log records with one iterator: for a queue that takes most
 // records, stepping is several times cheaper than a lookup each.
 type recordReader struct {
@@ -162,10 +175,10 @@ type recordReader struct {
 // steps are the most records that are stepped over: a search costs more than these.
 const steps = 8
 
-// newRecordReader reads no record below low. The caller closes it.
-func (s *Store) newRecordReader(low uint64) (*recordReader, error) {
+// newRecordReader returns a reader that the caller closes.
+func (s *Store) newRecordReader() (*recordReader, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: layout.AppendLogKey(nil, low),
+		LowerBound: layout.AppendLogKey(nil, 0),
 		UpperBound: layout.AppendLogKey(nil, ^uint64(0)),
 	})
 	if err != nil {
@@ -255,7 +268,7 @@ func (f *recordFinder) find(sequence uint64) (layout.LogRecord, error) {
 func (f *recordFinder) iterate(sequence uint64) (layout.LogRecord, bool, error) {
 	if f.log == nil {
 		var err error
-		if f.log, err = f.s.newRecordReader(0); err != nil {
+		if f.log, err = f.s.newRecordReader(); err != nil {
 			return layout.LogRecord{}, false, err
 		}
 	}

@@ -70,9 +70,11 @@ type damagedTable struct {
 	failed   error         // the error of the last repair
 	retry    time.Time     // of the next one after an error; zero: none
 	repaired chan struct{} // closed after the repair
+	tried    chan struct{} // closed after the first attempt
 }
 
-func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
+// add returns the table, nil if too many wait.
+func (d *damagedTables) add(info *pebble.DataCorruptionInfo) *damagedTable {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -80,14 +82,16 @@ func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 		d.news.notify()
 	}
 	d.shun = now.Add(compactionShun)
-	if d.tables[info.Path] != nil || len(d.tables) >= maxDamagedTables {
-		return
+	if t := d.tables[info.Path]; t != nil || len(d.tables) >= maxDamagedTables {
+		return t
 	}
 	if d.tables == nil {
 		d.tables = make(map[string]*damagedTable)
 	}
-	d.tables[info.Path] = &damagedTable{repaired: make(chan struct{})}
+	t := &damagedTable{repaired: make(chan struct{}), tried: make(chan struct{})}
+	d.tables[info.Path] = t
 	d.news.notify()
+	return t
 }
 
 // report adds the table that a read error is about.
@@ -112,15 +116,18 @@ func (d *damagedTables) next() (string, *damagedTable) {
 func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	t := d.tables[path]
+	if t.failed == nil {
+		defer close(t.tried)
+	}
 	if err != nil {
-		t := d.tables[path]
 		t.failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // its reads and compactions stay slow
 		if t.retry = (time.Time{}); passes(err) {
 			t.retry = time.Now().Add(repairRetry)
 		}
 		return
 	}
-	close(d.tables[path].repaired)
+	close(t.repaired)
 	delete(d.tables, path)
 }
 
@@ -162,44 +169,47 @@ func (d *damagedTables) shunned() bool {
 // waitForRepair delays a compaction that reads known damage: Pebble retries it at once,
 // and each attempt is expensive. Other readers hold locks that the repair needs.
 func (s *Store) waitForRepair(path string) {
-	if inBackground() {
-		s.awaitTable(path, compactionPause)
+	if !inBackground() {
+		return
 	}
-}
-
-// awaitTable waits for the repair of a damaged table, for some time at most, and reports whether it was repaired.
-func (s *Store) awaitTable(path string, most time.Duration) bool {
 	s.damaged.mu.Lock()
 	t := s.damaged.tables[path]
 	s.damaged.mu.Unlock()
-	if t == nil {
-		return false
+	if t != nil {
+		s.awaitFor(t.repaired, compactionPause)
 	}
+}
+
+func (s *Store) awaitFor(done <-chan struct{}, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-t.repaired:
-		return true
+	case <-done:
 	case <-timer.C:
 	case <-s.failed:
 	case <-s.life.ended:
 	}
-	return false
 }
 
 // repairWait bounds how long a reader waits for the repair of a table.
 const repairWait = 10 * time.Second
 
 // awaitRepair has Run repair the table that a read error is about, and reports whether it has. The error is that of a store that failed or
-// was closed meanwhile.
+// was closed meanwhile. The caller holds no lock of the store.
 func (s *Store) awaitRepair(damage error) (repaired bool, err error) {
 	info := pebble.ExtractDataCorruptionInfo(damage)
 	if info == nil || !s.running.Load() {
 		return false, nil
 	}
-	s.damaged.add(info)
-	if s.awaitTable(info.Path, repairWait) {
+	t := s.damaged.add(info)
+	if t == nil {
+		return false, nil
+	}
+	s.awaitFor(t.tried, repairWait)
+	select {
+	case <-t.repaired:
 		return true, nil
+	default:
 	}
 	if err := s.use(); err != nil {
 		return false, err
@@ -245,6 +255,7 @@ func (s *Store) repairTables() error {
 			return err
 		}
 		s.damaged.done(path, err)
+		s.log.damage.forget(math.MaxUint64) // some may be readable now
 		if err != nil && passes(err) {
 			if suppressed, ok := s.limit.Allow("repair"); ok {
 				s.opts.Logger.Warn("a damaged table cannot be repaired yet; the store retries", "file", filepath.Base(path), "error", salvage.FirstLine(err), "suppressed", suppressed)

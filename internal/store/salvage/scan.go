@@ -35,72 +35,107 @@ func (l *LostSpan) Within(prefix byte) string { return layout.DescribeSpan(prefi
 // unreadable span between them. key and value are valid during the call only. An error
 // of f or lost ends the scan and is returned.
 func Scan(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(LostSpan) error) error {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return ReadError(err)
-	}
-	defer func() { _ = it.Close() }() // its errors were seen while reading
 	var last []byte
-	ok := it.First()
+	var span *LostSpan // unreadable, up to the next key that is not
 	for {
-		damage := it.Error()
-		if ok {
-			var value []byte
-			if value, damage = it.ValueAndErr(); damage == nil {
-				if err := f(it.Key(), value); err != nil {
+		at, damage, err := Read(db, lower, upper, func(key, value []byte) error {
+			if span != nil {
+				span.before = bytes.Clone(key)
+				if err := lost(*span); err != nil {
 					return err
 				}
-				last = append(last[:0], it.Key()...)
-				ok = it.Next()
-				continue
+				span = nil
+			}
+			if err := f(key, value); err != nil {
+				return err
+			}
+			last = append(last[:0], key...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if damage != nil {
+			if span == nil {
+				span = &LostSpan{after: bytes.Clone(last), Err: damage}
+			}
+			if lower, err = nextAfter(db, at, upper, damage); err != nil {
+				return err
 			}
 		}
-		if damage = ReadError(damage); !errors.Is(damage, ErrUnreadable) {
-			return damage // nil at the end
-		}
-		from := lower
-		if last != nil {
-			from = append(bytes.Clone(last), 0)
-		}
-		if ok, err = Seek(db, it, from, upper, damage); err != nil {
-			return err
-		}
-		span := LostSpan{after: bytes.Clone(last), Err: damage}
-		if ok {
-			span.before = bytes.Clone(it.Key())
-		}
-		if err := lost(span); err != nil {
-			return err
-		}
-		if !ok {
+		if damage == nil || lower == nil {
+			if span != nil {
+				return lost(*span)
+			}
 			return nil
 		}
 	}
 }
 
-// Seek moves an iterator to the first readable key after from in another block, or
-// after the table if its index is damaged. It returns false if there is none below
-// upper. damage is the error of reading at from.
-func Seek(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) (bool, error) {
-	for {
-		block, err := tableEnd(db, from, damage)
-		if err == nil && block == nil {
-			block, err = nextBlock(db.EstimateDiskUsage, from, upper)
-		}
-		if err != nil || block == nil || bytes.Compare(block, upper) >= 0 {
-			return false, err
-		}
-		ok := it.SeekGE(block)
-		if ok {
-			_, err = it.ValueAndErr()
-		} else {
-			err = it.Error()
-		}
-		if err = ReadError(err); !errors.Is(err, ErrUnreadable) {
-			return ok, err
-		}
-		from, damage = block, err
+// Read calls f for the keys in [lower, upper), in order, up to the first that may be unreadable: at, with the damage, which is
+// ErrUnreadable. An iterator fails as soon as one of its levels is to read a damaged block, also where that
+// is of a table that begins behind all that follows in the other levels. That is read before.
+func Read(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error) (at []byte, damage, err error) {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, nil, ReadError(err)
 	}
+	defer func() { _ = it.Close() }() // its errors were seen while reading
+	end := upper
+	for ok := it.First(); ; {
+		damage := it.Error()
+		if ok {
+			var value []byte
+			if value, damage = it.ValueAndErr(); damage == nil {
+				if err := f(it.Key(), value); err != nil {
+					return nil, nil, err
+				}
+				at = append(append(at[:0], it.Key()...), 0)
+				ok = it.Next()
+				continue
+			}
+		}
+		if bytes.Compare(at, lower) < 0 {
+			at = append(at[:0], lower...)
+		}
+		switch damage = ReadError(damage); {
+		case damage == nil && bytes.Equal(end, upper):
+			return nil, nil, nil
+		case damage == nil: // up to the damaged table
+			at, end = append(at[:0], end...), upper
+		case !errors.Is(damage, ErrUnreadable):
+			return nil, nil, damage
+		default:
+			begin := tableBegin(damage)
+			if bytes.Compare(begin, at) <= 0 || bytes.Compare(begin, end) >= 0 {
+				return at, damage, nil
+			}
+			end = begin
+		}
+		it.SetBounds(lower, end)
+		ok = it.SeekGE(at)
+	}
+}
+
+// tableBegin returns the first key of the table that damage is about, nil if that is not known.
+func tableBegin(damage error) []byte {
+	if info := pebble.ExtractDataCorruptionInfo(damage); info != nil {
+		return info.Bounds.Start
+	}
+	return nil
+}
+
+// nextAfter returns the first key after from in another block, or after the table if its index is damaged; nil if there is none
+// below upper. damage is the error of reading at from.
+func nextAfter(db *pebble.DB, from, upper []byte, damage error) ([]byte, error) {
+	next, err := tableEnd(db, from, damage)
+	if err == nil && next == nil {
+		next, err = nextBlock(db.EstimateDiskUsage, from, upper)
+	}
+	if err != nil || next == nil || bytes.Compare(next, upper) >= 0 {
+		return nil, err
+	}
+	return next, nil
 }
 
 // tableEnd returns the first key after the table that damage is about, if its index is

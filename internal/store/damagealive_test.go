@@ -1,0 +1,197 @@
+package store
+
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// The tests of this file damage a block of a store that runs: what of its keys is elsewhere is delivered.
+
+// aliveEntries are the entries of the only queue of closedQueue.
+const aliveEntries = 3000
+
+func closedQueue(t *testing.T) vfs.FS {
+	t.Helper()
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	appendN(t, s, aliveEntries, "a")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	compactApart(t, fs)
+	return fs
+}
+
+// runningQueue opens a store that runs, with its only queue.
+func runningQueue(t *testing.T, fs vfs.FS) (*Store, *Queue) {
+	t.Helper()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	t.Cleanup(runStore(t, s))
+	eventually(t, "the store runs", s.running.Load)
+	return s, ensure(t, s, "a")
+}
+
+// wantWhole wants entries of a queue, all that it counts, and no dead letter.
+func wantWhole(t *testing.T, q *Queue, entries int) {
+	t.Helper()
+	got, after := 0, uint64(0)
+	for items := read(t, q, after, 1000); len(items) > 0; items = read(t, q, after, 1000) {
+		got, after = got+len(items), items[len(items)-1].Position
+	}
+	letters, err := q.DeadLetters(0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := q.Stats(); got != entries || st.Length != int64(got) || st.DeadLetters != 0 {
+		t.Errorf("%d entries of %d, the queue counts %d and %d dead letters: %.300v", got, entries, st.Length, st.DeadLetters, letters)
+	}
+}
+
+// queueBlock identifies blocks of the only queue.
+var queueBlock = append(layout.SinkPrefix(layout.PrefixQueue, 1), 0)
+
+// TestDamageUnderRewrittenEntries damages entries of which another table has a newer form.
+func TestDamageUnderRewrittenEntries(t *testing.T) {
+	fs := closedQueue(t)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	q := ensure(t, s, "a")
+	for moved := true; moved; {
+		var err error
+		if _, moved, err = q.detach(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, fs, queueBlock, 30) {
+		t.Fatal("no block of the queue")
+	}
+	_, q = runningQueue(t, fs)
+	wantWhole(t, q, aliveEntries)
+}
+
+// TestDamageOfEntriesInFlight damages entries after they were read, and reads them again.
+func TestDamageOfEntriesInFlight(t *testing.T) {
+	fs := closedQueue(t)
+	s, q := runningQueue(t, fs)
+	wantWhole(t, q, aliveEntries)
+	if err := q.Ack(1, aliveEntries); err != nil { // so that the table is made again, of which nothing is in a cache
+		t.Fatal(err)
+	}
+	compactAll(t, s)
+	settled(t, s)
+	levels, err := s.db.SSTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range slices.Concat(levels...) {
+		name := table.BackingSSTNum.String() + ".sst"
+		for b, nth := content(t, fs, name), 30; damageKey(b, queueBlock, &nth); {
+			patchFile(t, fs, name, b)
+			break
+		}
+	}
+	unreadable := 0
+	for position := uint64(2); position < aliveEntries; position += 50 {
+		if _, err := q.entryAt(position); err != nil {
+			unreadable++
+		}
+	}
+	if unreadable == 0 {
+		t.Fatal("all entries can be read")
+	}
+	wantWhole(t, q, aliveEntries-2)
+}
+
+// passingDisk does not read what has a key in it, from a moment on, until the file is opened again.
+type passingDisk struct {
+	vfs.FS
+	key    []byte
+	failed atomic.Int64
+	bad    atomic.Bool
+}
+
+func (d *passingDisk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if d.failed.Load() > 0 {
+		d.bad.Store(false)
+	}
+	f, err := d.FS.Open(name, opts...)
+	return passingFile{f, d}, err
+}
+
+type passingFile struct {
+	vfs.File
+	disk *passingDisk
+}
+
+func (f passingFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	if f.disk.bad.Load() && bytes.Contains(p, f.disk.key) {
+		f.disk.failed.Add(1)
+		return 0, syscall.EIO
+	}
+	return n, err
+}
+
+// TestDamageThatPasses fails to read entries, or records, for a moment.
+func TestDamageThatPasses(t *testing.T) {
+	for what, key := range map[string][]byte{"queue": queueBlock, "log": []byte("payload 2")} {
+		t.Run(what, func(t *testing.T) {
+			disk := &passingDisk{FS: closedQueue(t), key: key}
+			s := openTest(t, "store", Options{FS: disk, firstSequence: 1})
+			disk.bad.Store(true) // what Open has read is in a cache
+			t.Cleanup(runStore(t, s))
+			eventually(t, "the store runs", s.running.Load)
+			wantWhole(t, ensure(t, s, "a"), aliveEntries)
+			if disk.failed.Load() == 0 {
+				t.Error("no read failed")
+			}
+		})
+	}
+}
+
+// TestDamageBeforeRecordsWithGaps damages the last records that are in tables. Of the positions since, which are in memory, most are not of records.
+func TestDamageBeforeRecordsWithGaps(t *testing.T) {
+	fs := storeFiles(t, true)
+	compactApart(t, fs)
+	if !damageKeys(t, fs, []byte("150:"), 0) {
+		t.Fatal("there is no last record")
+	}
+	s, q := runningQueue(t, fs)
+	ensure(t, s, "b")
+	var want []uint64
+	for range 20 {
+		want = append(want, appendN(t, s, 1, "a")...)
+		b := s.NewBatch()
+		for range 10 {
+			b.Enqueue(Record{Time: testEpoch, Payload: []byte("of another sink")}, 1, Route{Sink: "b"})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.ReadLog(damageRecords-1, 10); err != nil { // finds the damage first
+		t.Fatal(err)
+	}
+	var got []uint64
+	for items := read(t, q, damageRecords, 1000); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 1000) {
+		for _, it := range items {
+			if it.Sequence > damageRecords {
+				got = append(got, it.Sequence)
+			}
+		}
+	}
+	if len(got) != len(want) {
+		letters, _ := q.DeadLetters(0, 100)
+		t.Errorf("%d of %d records are delivered, and there are %d dead letters", len(got), len(want), len(letters))
+	}
+}
