@@ -139,10 +139,11 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 		switch {
 		case other == s || watching && other.rewoundAt.After(gap.FromTime): // it has found the rollback itself
 			return nil
-		case watching:
-			reached = ledger.Later(reached, other.informer().Watch().ResourceVersion)
 		case other != nil:
-			other.doubted = true
+			other.doubted = other.doubted || !watching
+			if sub := other.informer(); sub != nil && (watching || cp.Listing == nil || !cp.Listing.Rewound) {
+				reached = ledger.Later(reached, sub.Watch().Seen) // what it has received may be recorded yet
+			}
 		}
 		if !past(reached) {
 			return nil

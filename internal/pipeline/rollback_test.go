@@ -245,3 +245,55 @@ func TestReloadBesideTheChecksOfARollback(t *testing.T) {
 		}
 	})
 }
+
+// TestRollbackBesideAnEventThatIsNotCommitted has another watch find a rollback while an event of a later version waits to be committed, and ends the process before
+// the feed of that event is checked: its object is of another past.
+func TestRollbackBesideAnEventThatIsNotCommitted(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "kept", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		var refused atomic.Bool
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path != podPath || !refused.Load() {
+				return false
+			}
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		})
+		fs := vfs.NewCrashableMem()
+		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		both := l.both()
+		l.apply(both)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		l.checkpointed("pods#", "v1")
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		eventually(t, "the update", func() bool { return l.log().types("w") == "sync updated" })
+		held, released := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-released })
+		}()
+		<-held
+		api.Put(podPath, "ns", "lost", nil)
+		time.Sleep(time.Second)
+		refused.Store(true)
+		api.Restore(saved)
+		api.Send(widgetPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"resourceVersion":%q}}}`, api.Version()))
+		time.Sleep(8 * time.Second)
+		close(released)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 && l.log().types("lost") == "added" })
+		l.m.committer.Flush()
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		l.stop()
+		api.Advance(20)
+		refused.Store(false)
+		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+		l.apply(both)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback gap rollback]added deleted, sync"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}

@@ -173,7 +173,7 @@ func (s *Source) Status() Status {
 	if t.State == Watching && s.unproven() {
 		t.State, t.UnreadSince = Listing, known
 	}
-	t.ResourceVersion, t.Quiet, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.window.InFlight()
+	t.ResourceVersion, t.Quiet, t.Seen, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.progress.Seen(), s.window.InFlight()
 	return t
 }
 

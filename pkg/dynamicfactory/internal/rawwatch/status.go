@@ -28,6 +28,7 @@ type Status struct {
 	LastContact     time.Time `json:"lastContact,omitzero"`           // the last answer or event from the server
 	ResourceVersion string    `json:"resourceVersion,omitempty"`      // from which a watch resumes
 	Quiet           string    `json:"quietResourceVersion,omitempty"` // from which it resumes if that one has expired
+	Seen            string    `json:"-"`                              // the newest that is known to have been the server's
 	InFlight        int       `json:"inFlight"`                       // events forwarded and not acknowledged, with a window
 	// UnreadSince is the time up to which nothing can have been missed, while the watch fails,
 	// lists again or is paused; zero: it is read, or nothing was.
