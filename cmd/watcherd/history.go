@@ -380,7 +380,6 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	query.Del("namespace") // the path has it
 	var d history.Difference
 	if err := client.Get(cmd.Context(), path+"/diff", query, &d); err != nil {
 		return err
