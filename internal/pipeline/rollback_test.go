@@ -297,3 +297,30 @@ func TestRollbackBesideAnEventThatIsNotCommitted(t *testing.T) {
 		}
 	})
 }
+
+// TestRollbackFoundByAList has a watch whose history has expired find a rollback by its list: another one, whose version the server passes before the connection is
+// lost, compares its objects.
+func TestRollbackFoundByAList(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "kept", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		api.Put(podPath, "ns", "lost", nil)
+		eventually(t, "the changes", func() bool { return l.log().types("w") == "sync updated" && l.log().types("lost") == "added" })
+		api.Restore(saved)
+		api.Send(widgetPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		api.Advance(20)
+		api.Cut()
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback gap rollback]added deleted, sync"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}

@@ -329,6 +329,7 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 	seen := s.progress.Seen()
 	var wait apiclient.Backoff
 	for {
+		began := time.Now()
 		list, err := s.list(ctx)
 		if err != nil {
 			return nil, false, err
@@ -340,7 +341,8 @@ func (s *Source) freshList(ctx context.Context) (_ *objects, back bool, err erro
 			}
 			return list, back, err
 		}
-		if back, err = s.ownBehind(ctx, seen, false); err != nil || back {
+		s.doubtProbes()
+		if back, err = s.behind(ctx, began, seen); err != nil || back { // which lets the other sources know
 			return list, back, err
 		}
 		s.log(ctx).Info("the list is older than what was received before; relisting", "resourceVersion", list.ResourceVersion, "received", seen)
