@@ -757,14 +757,20 @@ func TestLongerTimeOut(t *testing.T) {
 	if err := <-led; err != nil {
 		t.Fatal(err)
 	}
-	done, end := context.WithCancel(t.Context())
-	end()
-	if err := first.member.Hold(done); err == nil {
-		t.Errorf("another leads, and a delivery may begin %v after the last append", first.member.Lag())
-	}
+	first.deliversNothing(t, "another leads")
 	way.Restore()
 	first.end(t)
 	g.same(second, first)
+}
+
+// deliversNothing wants no delivery to begin now.
+func (r *replica) deliversNothing(t *testing.T, since string) {
+	t.Helper()
+	done, end := context.WithCancel(t.Context())
+	end()
+	if err := r.member.Hold(done); err == nil {
+		t.Errorf("%s, and a delivery may begin %v after the last append", since, r.member.Lag())
+	}
 }
 
 // TestAdoptLongerTimeOut: nor does a store that was adopted begin its journal until then.
@@ -789,11 +795,7 @@ func TestAdoptLongerTimeOut(t *testing.T) {
 	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
-	done, end := context.WithCancel(t.Context())
-	end()
-	if err := first.member.Hold(done); err == nil {
-		t.Errorf("another has begun its journal, and a delivery may begin %v after the last append", first.member.Lag())
-	}
+	first.deliversNothing(t, "another has begun its journal")
 	way.Restore()
 	first.end(t)
 	second.end(t)

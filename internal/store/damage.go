@@ -268,10 +268,3 @@ func (s *Store) nextReadable(from, upper []byte) (position uint64, ok bool, err 
 	}, func(salvage.LostSpan) error { return nil })
 	return position, ok, ignore(err, errEnough)
 }
-
-func ignore(err, expected error) error {
-	if errors.Is(err, expected) {
-		return nil
-	}
-	return err
-}

@@ -63,12 +63,7 @@ func TestDamageUnderRewrittenEntries(t *testing.T) {
 	fs := closedQueue(t)
 	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
 	q := ensure(t, s, "a")
-	for moved := true; moved; {
-		var err error
-		if _, moved, err = q.detach(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	detachAll(t, q)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -696,15 +696,8 @@ func TestDamageAtTheEnd(t *testing.T) {
 	})
 	t.Run("queue", func(t *testing.T) {
 		t.Parallel()
-		const records = 3000
-		fs := vfs.NewMem()
-		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
-		ensure(t, s, "a")
-		appendN(t, s, records, "a")
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		compactApart(t, fs)
+		const records = aliveEntries
+		fs := closedQueue(t)
 		for nth := 0; ; nth++ { // until it is that of the last entry
 			damaged := vfs.NewMem()
 			if _, err := vfs.Clone(fs, damaged, "store", "store"); err != nil {

@@ -231,14 +231,18 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 		size += len(d.Payload)
 		return nil
 	}, func(salvage.LostSpan) error { return nil }) // DataCorruption has logged it
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return letters, err
+	return letters, ignore(err, errEnough)
 }
 
 // errEnough ends a scan.
 var errEnough = errors.New("enough")
+
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}
 
 func (q *Queue) deadLetterAt(position uint64) (layout.DeadLetter, bool, error) {
 	raw, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position))

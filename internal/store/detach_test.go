@@ -341,12 +341,7 @@ func TestDetachDuringARead(t *testing.T) {
 // relieveAll detaches all entries of a queue and deletes their records.
 func relieveAll(t *testing.T, s *Store, q *Queue) {
 	t.Helper()
-	for moved := true; moved; {
-		var err error
-		if _, moved, err = q.detach(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	detachAll(t, q)
 	last := s.LogStats().Last
 	minutes(t, s, 1000, 1, 10) // the last segment stays
 	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
@@ -403,12 +398,7 @@ func TestDetachUnderAClockAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(1000)
-	for moved := true; moved; {
-		var err error
-		if _, moved, err = q.detach(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	detachAll(t, q)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -448,5 +438,16 @@ func TestDetachInSmallBatches(t *testing.T) {
 			t.Fatalf("%d bytes are copied at a time, more than %d", n, most)
 		}
 		copied += n
+	}
+}
+
+// detachAll detaches what can be.
+func detachAll(t *testing.T, q *Queue) {
+	t.Helper()
+	for moved := true; moved; {
+		var err error
+		if _, moved, err = q.detach(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

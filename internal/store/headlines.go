@@ -51,10 +51,7 @@ func (s *Store) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks [
 		damage = fmt.Errorf("headlines: %w", lost.Err)
 		return nil
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return errors.Join(err, damage)
+	return errors.Join(ignore(err, errEnough), damage)
 }
 
 func (s *Store) scanHeadlinesBack(lower, upper []byte, to uint64, f func(blocks []byte) error) error {

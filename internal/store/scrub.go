@@ -125,7 +125,7 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 		e.Encode(op.Value)
 		return op.Finish()
 	}, func(salvage.LostSpan) error { return nil }) // the queue's reader reports it
-	if err != nil && !errors.Is(err, errEnough) {
+	if err := ignore(err, errEnough); err != nil {
 		return after, 0, false, err
 	}
 	if err := s.applyRewritten(b); err != nil {
@@ -176,7 +176,7 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 		d.Payload, d.Reason = payload, ReasonClass(d.Reason)
 		return b.pb.Set(append([]byte(nil), key...), d.Encode(), nil)
 	}, func(salvage.LostSpan) error { return nil }) // listing them reports it
-	if err != nil && !errors.Is(err, errEnough) {
+	if err := ignore(err, errEnough); err != nil {
 		return after, 0, false, err
 	}
 	if rewritten == 0 {
