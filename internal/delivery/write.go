@@ -64,8 +64,8 @@ var errHeld = errors.New("no delivery may begin now; this one is repeated")
 // heldPoll is how often Hold is asked during a write.
 const heldPoll = 100 * time.Millisecond
 
-// freeContext checks whether a delivery may begin whenever it is asked for its end, as net/http does before each request:
-// behind a stop of the process, the next request is often sooner than any timer.
+// freeContext checks whether a delivery may begin whenever it is asked for its end, as is done at the beginning of a request and where
+// a request over HTTP is written: behind a stop of the process, that is often sooner than any timer.
 type freeContext struct {
 	context.Context
 	look func()

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -293,6 +294,10 @@ func (r *Reader) begin(t time.Time) (uint64, error) {
 	}
 	return r.store.SequenceAt(t.Add(-max(disorder, k.late))), err
 }
+
+// newest is beyond the log's end. States in the ledger are read as soon as they are written, and the log has them when they
+// are durable: what follows on a state is looked for in what is written, too.
+const newest = math.MaxUint64
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
 // newest on, that keep selects, which may see others. Of blocks without the text there may be

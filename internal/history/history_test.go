@@ -68,6 +68,7 @@ type world struct {
 	begin time.Time // of the test's clock
 
 	disk  *vfs.MemFS
+	fs    vfs.FS        // of the store; nil: the disk
 	keep  time.Duration // retention
 	watch plan.Watch
 	life
@@ -233,7 +234,7 @@ func (w *world) open() {
 	w.Helper()
 	var err error
 	w.life = life{}
-	w.st, err = store.Open("store", store.Options{FS: w.disk, Now: w.now, RetentionMaxAge: w.keep})
+	w.st, err = store.Open("store", store.Options{FS: cmp.Or[vfs.FS](w.fs, w.disk), Now: w.now, RetentionMaxAge: w.keep})
 	w.must(err)
 	w.dicts, err = ledger.LoadDictionaries(w.st)
 	w.must(err)

@@ -301,7 +301,7 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 	keep := func(row *headline.Row) bool {
 		return (row.Flags&(headline.State|moves) != 0 || row.Type == event.Gap && row.Name != "") && of(row)
 	}
-	return r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+	return r.rows(from, newest, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
@@ -568,9 +568,8 @@ func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) boo
 	if n == 0 {
 		return found, nil
 	}
-	stats := r.store.LogStats()
 	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
-	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
+	err := r.rows(r.store.LogStats().First, newest, true, text, keep, func(row *headline.Row) error {
 		o, state := objectOf(row), row.Flags&headline.State != 0
 		e := found[o]
 		switch {
@@ -1030,7 +1029,7 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
 // highest sequence that it may have.
 func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
-	high = r.store.LogStats().Last
+	high = newest
 	if below != 0 {
 		rec, err := r.read(below)
 		switch {

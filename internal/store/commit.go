@@ -30,6 +30,9 @@ func (s *Store) Commit(b *Batch) error {
 	if b.pb.Empty() {
 		return nil
 	}
+	for _, p := range b.partitions {
+		p.written.Store(true)
+	}
 	if err := s.write(b); err != nil {
 		return err
 	}

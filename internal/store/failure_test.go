@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -683,5 +684,43 @@ func TestSyncOfAFailedLog(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReadingBesideACommit: while a commit waits for its sync, its entries can be read, and so can their partition and the record that they name.
+func TestReadingBesideACommit(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewCrashableMem(), f)})
+	appendN(t, s, 3)
+	syncing, until := make(chan struct{}), make(chan struct{})
+	var syncs atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") && syncs.Add(1) == 1 {
+			close(syncing)
+			<-until
+		}
+		return nil
+	})
+	b := s.NewBatch()
+	sequence := b.Append(Record{Time: testEpoch, Payload: []byte("a record")}, nil)
+	b.PutState("new", "key", []byte("a state"))
+	committed := make(chan error)
+	go func() { committed <- s.Commit(b) }()
+	<-syncing
+	if parts := s.Partitions(); !slices.Equal(parts, []string{"new"}) {
+		t.Errorf("partitions %q", parts)
+	}
+	if value, ok, err := s.State("new", "key", nil); string(value) != "a state" || !ok || err != nil {
+		t.Errorf("state %q, %v", value, err)
+	}
+	if item, ok, err := s.ReadRecord(sequence); string(item.Payload) != "a record" || !ok || err != nil {
+		t.Errorf("record %q, %v", item.Payload, err)
+	}
+	if last := s.LogStats().Last; last >= sequence {
+		t.Errorf("the log ends at %d: its end is not durable", last)
+	}
+	close(until)
+	if err := <-committed; err != nil {
+		t.Fatal(err)
 	}
 }

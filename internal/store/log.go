@@ -181,14 +181,14 @@ func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 }
 
 // ReadRecord returns one record of the log; false if there is none with the sequence, or
-// retention removed it. The error is ErrUnreadable if it is damaged. The payload belongs to
+// retention removed it. One that a state is recorded with is there as soon as [Store.State] has that. The error is ErrUnreadable if it is damaged. The payload belongs to
 // the caller.
 func (s *Store) ReadRecord(sequence uint64) (Item, bool, error) {
 	if err := s.use(); err != nil {
 		return Item{}, false, err
 	}
 	defer s.life.leave()
-	if stats := s.LogStats(); sequence < stats.First || sequence > stats.Last {
+	if sequence < s.LogStats().First {
 		return Item{}, false, nil
 	}
 	value, ok, err := s.recordAt(sequence)

@@ -18,9 +18,10 @@ import (
 
 // partition is a part of the ledger with a name; on disk it is a small number.
 type partition struct {
-	name  string
-	id    uint32
-	saved atomic.Bool // its name is on disk
+	name    string
+	id      uint32
+	written atomic.Bool // a batch with its name is being committed, or was: its entries may be read
+	saved   atomic.Bool // its name is on disk
 }
 
 type partitionTable struct {
@@ -60,6 +61,7 @@ func (s *Store) loadPartitions() (*partitionTable, error) {
 	t := &partitionTable{byName: make(map[string]*partition)}
 	err := s.scanNames(layout.KindPartition, func(name string, id uint32, _ []byte) error {
 		p := &partition{name: name, id: id}
+		p.written.Store(true)
 		p.saved.Store(true)
 		t.byName[name] = p
 		t.lastID = max(t.lastID, id)
@@ -171,13 +173,13 @@ func (s *Store) scanReadable(what string, lower, upper []byte, f func(key, value
 	return errors.Join(err, damage)
 }
 
-// Partitions returns the names of the ledger's partitions, sorted.
+// Partitions returns the names of the ledger's partitions, sorted: of all that have entries, also those that are not durable yet.
 func (s *Store) Partitions() []string {
 	t := s.partitions
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names := slices.Sorted(maps.Keys(t.byName))
-	return slices.DeleteFunc(names, func(name string) bool { return !t.byName[name].saved.Load() })
+	return slices.DeleteFunc(names, func(name string) bool { return !t.byName[name].written.Load() })
 }
 
 // DeletePartition removes a partition with all its entries, durably. No batch

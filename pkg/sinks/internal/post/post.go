@@ -164,6 +164,7 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	write := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
 	defer cancel()
 	if c.Gzip && len(body) > 0 {
@@ -175,6 +176,10 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, sinks.Pause(errors.New(c.Key + " is not a URL"))
+	}
+	if len(body) > 0 {
+		req.GetBody = func() (io.ReadCloser, error) { return wire.Body(write, io.NopCloser(bytes.NewReader(body))), nil }
+		req.Body, _ = req.GetBody()
 	}
 	req.Header = header
 	req.Header.Set("User-Agent", "watcherd")

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -23,6 +24,24 @@ func Caused(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", cause, err)
+}
+
+// Body returns the body of a request that ends with ctx, whose end is asked for at each read: since the request began, the
+// process may have been stopped for long. A server that gets a part of a request does not act on it. ctx is that of the write, as
+// one derived from it does not ask it again.
+func Body(ctx context.Context, r io.ReadCloser) io.ReadCloser { return &body{r, ctx} }
+
+type body struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // Secure makes the TLS handshake over a new connection with a host, and closes it on failure.
