@@ -58,14 +58,29 @@ func lookAt(err error) {
 	}
 }
 
-// errHeld ends a write that is under way when none may begin: it may consist of several requests.
-var errHeld = errors.New("no delivery may begin now; this one is repeated")
+// ErrHeld ends a write that is under way when none may begin: it may consist of several requests.
+var ErrHeld = errors.New("no delivery may begin now; this one is repeated")
+
+// Free returns ErrHeld if a [Config.Hold] would wait.
+func Free(hold func(context.Context) error) error {
+	if hold(past) != nil {
+		return ErrHeld
+	}
+	return nil
+}
+
+// past is a context that is done.
+var past = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // heldPoll is how often Hold is asked during a write.
 const heldPoll = 100 * time.Millisecond
 
-// freeContext checks whether a delivery may begin whenever it is asked for its end, as is done at the beginning of a request and where
-// a request over HTTP is written: behind a stop of the process, that is often sooner than any timer.
+// freeContext checks whether a delivery may begin whenever it is asked for its end, as is done at the beginning of a request:
+// behind a stop of the process, the next request is often sooner than any timer.
 type freeContext struct {
 	context.Context
 	look func()
@@ -81,14 +96,12 @@ func (c freeContext) Err() error {
 	return c.Context.Err()
 }
 
-// whileFree returns a context that ends with errHeld when Hold would wait. Call end after its last use.
+// whileFree returns a context that ends with ErrHeld when Hold would wait. Call end after its last use.
 func (e *engine) whileFree(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	atOnce, done := context.WithCancel(ctx)
-	done()
 	look := func() {
-		if e.cfg.Hold(atOnce) != nil {
-			cancel(errHeld)
+		if err := Free(e.cfg.Hold); err != nil {
+			cancel(err)
 		}
 	}
 	var watching sync.WaitGroup

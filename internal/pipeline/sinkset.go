@@ -114,6 +114,10 @@ func (m *Manager) deliveryOf(spec *plan.Sink, queue *store.Queue, paused bool, k
 			join = b.Join
 		}
 	}
+	var maySend func() error
+	if m.cfg.Hold != nil {
+		maySend = func() error { return delivery.Free(m.cfg.Hold) }
+	}
 	return delivery.Config{
 		Name:  spec.Name,
 		Queue: queue,
@@ -121,7 +125,7 @@ func (m *Manager) deliveryOf(spec *plan.Sink, queue *store.Queue, paused bool, k
 			return spec.Config.Open(ctx, sinks.Options{
 				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode, Join: join,
 				Logger: log, Stdout: m.cfg.Stdout, Dir: m.cfg.Dir,
-				Registerer: kind,
+				Registerer: kind, MaySend: maySend,
 			})
 		},
 		Previous:    m.previous(spec.Name),

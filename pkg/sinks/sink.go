@@ -95,6 +95,11 @@ type Options struct {
 	Registerer prometheus.Registerer // for the kind's own metrics; never nil; already carries the sink label
 	Stdout     io.Writer             // the process's standard output, for kinds that write there
 	Dir        string                // folder that relative paths of the config are relative to
+
+	// MaySend, if it is set, returns an error while nothing may be sent: another replica may deliver. The context of a Write ends
+	// then, too, but a process that was stopped for long finds that out later than its next system call. Kinds whose
+	// receivers do not recognize repeated events ask it at each write to a connection.
+	MaySend func() error
 }
 
 // Join makes the body of one message for all these events, and its media type. A kind that

@@ -180,7 +180,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	}
 	responses := r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code")
 	s.client = post.New(post.Options{
-		Key: "url", Host: u.Hostname(), Headers: c.Headers, APIKey: c.APIKey, BasicAuth: c.BasicAuth, Dir: o.Dir, TLS: c.TLS,
+		Key: "url", Host: u.Hostname(), Headers: c.Headers, APIKey: c.APIKey, BasicAuth: c.BasicAuth, Dir: o.Dir, MaySend: o.MaySend, TLS: c.TLS,
 		Timeout: c.Timeout.Std(), Gzip: c.Compress == post.Gzip, MaxAnswer: maxAnswer, Responses: responses,
 	})
 	return s, r.Err()

@@ -192,7 +192,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		},
 	}
 	s.storage.client = post.New(post.Options{
-		Key: "s3.endpoint", Host: bucket.Hostname(), Dir: o.Dir, TLS: c.S3.TLS, Timeout: c.Timeout.Std(), MaxAnswer: maxAnswer,
+		Key: "s3.endpoint", Host: bucket.Hostname(), Dir: o.Dir, MaySend: o.MaySend, TLS: c.S3.TLS, Timeout: c.Timeout.Std(), MaxAnswer: maxAnswer,
 		Responses: r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code"), Sign: s.storage.sign,
 	})
 	return s, r.Err()

@@ -101,7 +101,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		url: u, log: o.Logger, metrics: m,
 		records: records{format: o.Format, cluster: o.Cluster, now: c.Timestamps == Observed, structured: c.Structured},
 		client: post.New(post.Options{
-			Key: "endpoint", Host: u.Hostname(), Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
+			Key: "endpoint", Host: u.Hostname(), Headers: c.Headers, Dir: o.Dir, MaySend: o.MaySend, TLS: c.TLS, Timeout: c.Timeout.Std(),
 			Gzip: c.Compress == post.Gzip, MaxAnswer: 64 << 10, Responses: m.responses,
 		}),
 	}, nil

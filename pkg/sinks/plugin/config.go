@@ -151,7 +151,7 @@ func (c *Config) open(o sinks.Options) (*sink, error) {
 		socket = s.program.socket()
 	}
 	s.client = post.New(post.Options{
-		Key: "url", Host: to.Hostname(), Socket: socket, Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
+		Key: "url", Host: to.Hostname(), Socket: socket, Headers: c.Headers, Dir: o.Dir, MaySend: o.MaySend, TLS: c.TLS, Timeout: c.Timeout.Std(),
 		Responses: r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code"),
 	})
 	return s, r.Err()

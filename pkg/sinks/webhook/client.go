@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // clients holds the sink's client and makes a new one when a TLS file
@@ -61,8 +63,14 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		files: sinks.TLSFiles{TLS: c.TLS.In(o.Dir)}, dialer: dialer, proxy: proxy, log: o.Logger, metrics: m,
 		transport: func(t *tls.Config) *http.Transport {
 			return &http.Transport{
-				Proxy:                  proxy,
-				DialContext:            dialer.DialContext,
+				Proxy: proxy,
+				DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := dialer.DialContext(ctx, network, address)
+					if err != nil {
+						return nil, err
+					}
+					return wire.Held(conn, o.MaySend), nil
+				},
 				TLSClientConfig:        t,
 				TLSHandshakeTimeout:    min(timeout, 10*time.Second),
 				ForceAttemptHTTP2:      true,

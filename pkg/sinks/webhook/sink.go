@@ -15,7 +15,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // sink sends events to one URL.
@@ -77,7 +76,6 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 
 // post makes one attempt at one request.
 func (s *sink) post(ctx context.Context, events []*event.Event) error {
-	write := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 	defer cancel()
 	m, err := s.encoder.encode(events)
@@ -111,8 +109,8 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	// With GetBody and the Idempotency-Key net/http may replace a connection that
 	// the peer has closed.
 	req.ContentLength = int64(len(m.body.buf))
-	req.GetBody = func() (io.ReadCloser, error) { return wire.Body(write, m.body.reader()), nil }
-	req.Body, _ = req.GetBody()
+	req.Body = m.body.reader()
+	req.GetBody = func() (io.ReadCloser, error) { return m.body.reader(), nil }
 	resp, err := client.RoundTrip(req)
 	if err != nil {
 		s.metrics.response(0)

@@ -46,6 +46,7 @@ type Options struct {
 	Timeout   time.Duration // from dialling to the end of the answer
 	Gzip      bool          // compress what is sent
 	MaxAnswer int64         // bytes of an answer that are read
+	MaySend   func() error  // see sinks.Options
 
 	// Sign, if it is set, adds the credentials to a request that is complete otherwise. It returns what must not
 	// show anywhere.
@@ -164,7 +165,6 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	write := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
 	defer cancel()
 	if c.Gzip && len(body) > 0 {
@@ -176,10 +176,6 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, sinks.Pause(errors.New(c.Key + " is not a URL"))
-	}
-	if len(body) > 0 {
-		req.GetBody = func() (io.ReadCloser, error) { return wire.Body(write, io.NopCloser(bytes.NewReader(body))), nil }
-		req.Body, _ = req.GetBody()
 	}
 	req.Header = header
 	req.Header.Set("User-Agent", "watcherd")
@@ -314,7 +310,11 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	if c.Socket != "" {
 		network, address = "unix", c.Socket
 	}
-	return (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
+	conn, err := (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return wire.Held(conn, c.MaySend), nil
 }
 
 // dialTLS makes a connection with TLS, whose files are read each time.

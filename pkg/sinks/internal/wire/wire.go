@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -26,22 +25,25 @@ func Caused(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// Body returns the body of a request that ends with ctx, whose end is asked for at each read: since the request began, the
-// process may have been stopped for long. A server that gets a part of a request does not act on it. ctx is that of the write, as
-// one derived from it does not ask it again.
-func Body(ctx context.Context, r io.ReadCloser) io.ReadCloser { return &body{r, ctx} }
-
-type body struct {
-	io.ReadCloser
-	ctx context.Context
+// Held returns a connection each write to which asks first whether it may: see [sinks.Options.MaySend], nil: any may.
+func Held(conn net.Conn, may func() error) net.Conn {
+	if may == nil {
+		return conn
+	}
+	return &held{conn, may}
 }
 
-// Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
-	if b.ctx.Err() != nil {
-		return 0, context.Cause(b.ctx)
+type held struct {
+	net.Conn
+	may func() error
+}
+
+// Write implements net.Conn.
+func (c *held) Write(p []byte) (int, error) {
+	if err := c.may(); err != nil {
+		return 0, err
 	}
-	return b.ReadCloser.Read(p)
+	return c.Conn.Write(p)
 }
 
 // Secure makes the TLS handshake over a new connection with a host, and closes it on failure.
