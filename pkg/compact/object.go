@@ -111,17 +111,14 @@ func (o *Object) Size() int {
 }
 
 func (o *Object) head() head {
-	h, _ := o.headAndLabels()
+	h, _ := o.headAndRest()
 	return h
 }
 
-func (o *Object) headAndLabels() (h head, labels string) {
+// headAndRest returns the head, and what is between it and the body: who changed the object if the head has that flag, and the labels.
+func (o *Object) headAndRest() (head, packedReader) {
 	r := packedReader{s: o.packed[o.ends[3]:o.bodyAt], ok: true}
-	h = r.head()
-	if h.flags&hasChange != 0 {
-		o.kind.skipChange(&r)
-	}
-	return h, r.s
+	return r.head(), r
 }
 
 // pack sets the object's metadata and body, which is raw's, or known.
@@ -258,8 +255,8 @@ func (o *Object) ChangedBy(before *Object, observed time.Time) LastChange {
 }
 
 func (o *Object) lastChange() (c LastChange, scaler string) {
-	r := packedReader{s: o.packed[o.ends[3]:o.bodyAt], ok: true}
-	if r.head().flags&hasChange == 0 {
+	h, r := o.headAndRest()
+	if h.flags&hasChange == 0 {
 		return c, ""
 	}
 	var key string
@@ -293,7 +290,7 @@ func (t *typeMeta) appendChange(dst []byte, c *rawjson.Change, at int64) []byte 
 	return binary.AppendVarint(t.changes.appendNumber(dst, key), at)
 }
 
-func (t *typeMeta) skipChange(r *packedReader) {
+func (r *packedReader) skipChange() {
 	if r.byte() == literalKey {
 		r.text()
 	}

@@ -189,8 +189,11 @@ type Labels struct {
 
 // Labels returns the object's labels without allocating.
 func (o *Object) Labels() Labels {
-	_, packed := o.headAndLabels()
-	return Labels{packed, o.kind.labelKeys.all()}
+	h, r := o.headAndRest()
+	if h.flags&hasChange != 0 {
+		r.skipChange()
+	}
+	return Labels{r.s, o.kind.labelKeys.all()}
 }
 
 // All yields every label in the order sent. A key that occurs twice is yielded
