@@ -138,6 +138,10 @@ func (c *Committer) Prepare(s *Feed) error {
 	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
 	if !empty {
 		s.listed = map[uint64]struct{}{}
+		if !ok && !s.forgot && err == nil {
+			s.Log.Error("the position of a watch is missing, as after a repair of the store: it starts with a list")
+			s.forgot = true
+		}
 	}
 	return err
 }
