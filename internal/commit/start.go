@@ -274,7 +274,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		if known != "" {
 			whole.Ahead[namespace] = known
 		}
-		whole.Epoch = max(whole.Epoch, part.Epoch)
+		whole.Epoch, whole.Forgot = max(whole.Epoch, part.Epoch), whole.Forgot || part.Forgot
 		return nil
 	})
 	if errors.Is(err, store.ErrUnreadable) {

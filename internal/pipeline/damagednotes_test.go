@@ -6,11 +6,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -154,4 +158,41 @@ func TestRepairOfCheckpoints(t *testing.T) {
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
 		t.Errorf("gaps of the resource: %s", gaps)
 	}
+}
+
+// TestUnreadableCheckpointOfAPart widens a watch of a namespace, whose checkpoint cannot be read, before its list has
+// begun: the gap is that of the wider one.
+func TestUnreadableCheckpointOfAPart(t *testing.T) {
+	inNS := committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns"} })
+	inBubble(t, func(t *testing.T) {
+		api, names := podServer(t, 3)
+		dir := t.TempDir()
+		l := runLive(t, dir, store.Options{}, api, served{pods})
+		l.apply(l.state(inNS))
+		eventually(t, "sync", func() bool { return len(l.log()) == len(names) })
+		if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#ns"), []byte("{")); err != nil {
+			t.Fatal(err)
+		}
+		l.stop()
+		var refused atomic.Bool
+		refused.Store(true)
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !refused.Load() || !strings.HasSuffix(r.URL.Path, "/pods") {
+				return false
+			}
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		})
+		api.Delete(podPath, "ns", names[0])
+		l = runLive(t, dir, store.Options{}, api, served{pods})
+		l.apply(l.state(inNS))
+		time.Sleep(20 * time.Second) // checkpoints are written
+		l.apply(l.state(committest.PodWatch()))
+		refused.Store(false)
+		time.Sleep(time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types(names[0]), ", ", h.types(names[1])), "[gap unreadable]sync deleted, sync"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
 }
