@@ -105,8 +105,8 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 // what is of another past.
 func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 	g.batch.PutMeta(ledger.SetBackMeta, ledger.Encode(g.c.cfg.Now()))
-	if s.Key.GVR.Resource == "events" {
-		return nil // they may have a storage of their own, whose versions are not those of the others
+	if gap.Apart {
+		return nil // its versions are not those of the others
 	}
 	past := func(version string) bool { return version != "" && (passed || ledger.Newer(version, gap.To)) }
 	running := map[string]*Feed{}

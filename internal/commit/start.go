@@ -138,6 +138,10 @@ func (c *Committer) Prepare(s *Feed) error {
 	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
 	if !empty {
 		s.listed = map[uint64]struct{}{}
+		if !ok && !s.forgot && err == nil {
+			s.Log.Error("the position of a watch is missing, as after a repair of the store: it starts with a list")
+			s.forgot = true
+		}
 	}
 	return err
 }
@@ -270,7 +274,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		if known != "" {
 			whole.Ahead[namespace] = known
 		}
-		whole.Epoch = max(whole.Epoch, part.Epoch)
+		whole.Epoch, whole.Forgot = max(whole.Epoch, part.Epoch), whole.Forgot || part.Forgot
 		return nil
 	})
 	if errors.Is(err, store.ErrUnreadable) {

@@ -2,14 +2,19 @@ package pipeline
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -33,7 +38,7 @@ func damageMeta(t *testing.T, dir, prefix string) {
 		return nil
 	})
 	b.PutMeta(prefix[:last]+string(prefix[last]+1), fill)
-	if err := errors.Join(err, st.Commit(b), st.Close()); err != nil {
+	if err := errors.Join(err, st.Commit(b), st.EraseObsolete(t.Context()), st.Close()); err != nil { // else earlier values are below them
 		t.Fatal(err)
 	}
 	if st, err = store.Open(dir, store.Options{}); err != nil { // its log becomes tables
@@ -108,4 +113,86 @@ func TestUnreadableCheckpoints(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRepairOfCheckpoints has a repair of the store remove the block with the checkpoints, and the process end before another one is written: the
+// watch starts with a list behind a gap, as with one that cannot be read.
+func TestRepairOfCheckpoints(t *testing.T) {
+	api, names := podServer(t, 10)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.stop()
+	damageMeta(t, dir, ledger.CheckpointMeta(""))
+	st, err := store.Open(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- st.Run(ctx) }()
+	eventually(t, "a repair", func() bool { return st.EraseObsolete(ctx) == nil }) // it fails until the damage is removed
+	end()
+	if err := errors.Join(<-ended, st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	api.Delete(podPath, "ns", names[0])
+	api.Put(podPath, "ns", names[1], phase("1"))
+	l = runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	h := l.log()
+	for i, n := range names {
+		want := "sync"
+		switch i {
+		case 0:
+			want = "sync deleted"
+		case 1:
+			want = "sync updated"
+		}
+		if h.types(n) != want {
+			t.Errorf("%s: %q, want %s", n, h[n], want)
+		}
+	}
+	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
+		t.Errorf("gaps of the resource: %s", gaps)
+	}
+}
+
+// TestUnreadableCheckpointOfAPart widens a watch of a namespace, whose checkpoint cannot be read, before its list has
+// begun: the gap is that of the wider one.
+func TestUnreadableCheckpointOfAPart(t *testing.T) {
+	inNS := committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns"} })
+	inBubble(t, func(t *testing.T) {
+		api, names := podServer(t, 3)
+		dir := t.TempDir()
+		l := runLive(t, dir, store.Options{}, api, served{pods})
+		l.apply(l.state(inNS))
+		eventually(t, "sync", func() bool { return len(l.log()) == len(names) })
+		if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#ns"), []byte("{")); err != nil {
+			t.Fatal(err)
+		}
+		l.stop()
+		var refused atomic.Bool
+		refused.Store(true)
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !refused.Load() || !strings.HasSuffix(r.URL.Path, "/pods") {
+				return false
+			}
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		})
+		api.Delete(podPath, "ns", names[0])
+		l = runLive(t, dir, store.Options{}, api, served{pods})
+		l.apply(l.state(inNS))
+		time.Sleep(20 * time.Second) // checkpoints are written
+		l.apply(l.state(committest.PodWatch()))
+		refused.Store(false)
+		time.Sleep(time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types(names[0]), ", ", h.types(names[1])), "[gap unreadable]sync deleted, sync"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
 }

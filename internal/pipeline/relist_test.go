@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // relisting is a cluster whose watch of pods lists again, while pods change and go.
@@ -552,44 +553,56 @@ func proxyTo(t *testing.T, elsewhere *apitest.Server) http.Handler {
 	return proxy
 }
 
-// TestRollbackOfTheEventsAlone sets back the events, which are stored elsewhere, at later versions: a watch of another resource goes on as if
+// storedElsewhere are resources that may have a storage of their own.
+var storedElsewhere = []struct {
+	pattern, path, apiVersion, kind string
+	resource                        dynamicfactory.Resource
+}{
+	{"events", "/api/v1/events", "v1", "Event", resource("", "events")},
+	{"routes.api.test", "/apis/api.test/v1/routes", "api.test/v1", "Route", resource("api.test", "routes")}, // of an aggregated API
+}
+
+// TestRollbackOfAStorageOfItsOwn sets back a resource that is stored elsewhere, at later versions: a watch of another resource goes on as if
 // nothing had happened.
-func TestRollbackOfTheEventsAlone(t *testing.T) {
-	const eventPath = "/api/v1/events"
-	inBubble(t, func(t *testing.T) {
-		api, elsewhere := apitest.New(t), apitest.New(t)
-		proxy := proxyTo(t, elsewhere)
-		var set atomic.Bool
-		var gone sync.Once
-		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == podPath && !r.URL.Query().Has("watch") && set.Load() { // what reads the objects finds that one has gone
-				gone.Do(func() { api.Delete(podPath, "ns", "pod") })
-			}
-			if r.URL.Path == eventPath {
-				proxy.ServeHTTP(w, r)
-			}
-			return r.URL.Path == eventPath
+func TestRollbackOfAStorageOfItsOwn(t *testing.T) {
+	for _, own := range storedElsewhere {
+		t.Run(own.path, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api, elsewhere := apitest.New(t), apitest.New(t)
+				proxy := proxyTo(t, elsewhere)
+				var set atomic.Bool
+				var gone sync.Once
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == podPath && !r.URL.Query().Has("watch") && set.Load() { // what reads the objects finds that one has gone
+						gone.Do(func() { api.Delete(podPath, "ns", "pod") })
+					}
+					if r.URL.Path == own.path {
+						proxy.ServeHTTP(w, r)
+					}
+					return r.URL.Path == own.path
+				})
+				api.Serve(podPath, "v1", "Pod")
+				elsewhere.Serve(own.path, own.apiVersion, own.kind)
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(podPath, "ns", "other", nil)
+				elsewhere.Advance(1000)
+				elsewhere.Put(own.path, "ns", "first", nil)
+				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, own.resource))
+				l.apply(l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern)))
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				saved := elsewhere.Save()
+				elsewhere.Put(own.path, "ns", "second", nil)
+				eventually(t, "the second object", func() bool { return l.log().types("second") == "added" })
+				elsewhere.Restore(saved)
+				elsewhere.Cut()
+				eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+				set.Store(true)
+				api.Put(podPath, "ns", "other", phase("1"))
+				time.Sleep(10 * time.Minute)
+				if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+					t.Errorf("gaps: %s", got)
+				}
+			})
 		})
-		api.Serve(podPath, "v1", "Pod")
-		elsewhere.Serve(eventPath, "v1", "Event")
-		api.Put(podPath, "ns", "pod", nil)
-		api.Put(podPath, "ns", "other", nil)
-		elsewhere.Advance(1000)
-		elsewhere.Put(eventPath, "ns", "first", nil)
-		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, resource("", "events")))
-		l.apply(l.state(watchOf("p", nil, "pods"), watchOf("e", nil, "events")))
-		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
-		saved := elsewhere.Save()
-		elsewhere.Put(eventPath, "ns", "second", nil)
-		eventually(t, "the event", func() bool { return l.log().types("second") == "added" })
-		elsewhere.Restore(saved)
-		elsewhere.Cut()
-		eventually(t, "the rollback of the events", func() bool { return len(l.log()[""]) > 0 })
-		set.Store(true)
-		api.Put(podPath, "ns", "other", phase("1"))
-		time.Sleep(10 * time.Minute)
-		if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
-			t.Errorf("gaps: %s", got)
-		}
-	})
+	}
 }

@@ -165,49 +165,52 @@ func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	})
 }
 
-// TestRollbackOfTheEventsAndTheEnd sets back the events, which are stored elsewhere, at earlier versions than those of the others, and ends the process before the feeds are
-// checked: they have missed nothing, and resume.
-func TestRollbackOfTheEventsAndTheEnd(t *testing.T) {
-	const eventPath = "/api/v1/events"
-	inBubble(t, func(t *testing.T) {
-		api, elsewhere := apitest.New(t), apitest.New(t)
-		proxy := proxyTo(t, elsewhere)
-		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == eventPath {
-				proxy.ServeHTTP(w, r)
-			}
-			return r.URL.Path == eventPath
+// TestRollbackOfAStorageOfItsOwnAndTheEnd sets back a resource that is stored elsewhere, at earlier versions than those of the others, and ends the process before the
+// feeds are checked: they have missed nothing, and resume.
+func TestRollbackOfAStorageOfItsOwnAndTheEnd(t *testing.T) {
+	for _, own := range storedElsewhere {
+		t.Run(own.path, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api, elsewhere := apitest.New(t), apitest.New(t)
+				proxy := proxyTo(t, elsewhere)
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == own.path {
+						proxy.ServeHTTP(w, r)
+					}
+					return r.URL.Path == own.path
+				})
+				api.Serve(podPath, "v1", "Pod")
+				elsewhere.Serve(own.path, own.apiVersion, own.kind)
+				api.Advance(1000)
+				api.Put(podPath, "ns", "pod", nil)
+				elsewhere.Put(own.path, "ns", "first", nil)
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+				st := l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern))
+				l.apply(st)
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("pods#", "v1")
+				saved := elsewhere.Save()
+				elsewhere.Put(own.path, "ns", "second", nil)
+				eventually(t, "the second object", func() bool { return l.log().types("second") == "added" })
+				elsewhere.Restore(saved)
+				elsewhere.Bookmark()
+				eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+				time.Sleep(20 * time.Second) // checkpoints are written
+				fs = fs.CrashClone(vfs.CrashCloneCfg{})
+				l.stop()
+				api.Put(podPath, "ns", "pod", phase("1"))
+				api.Put(podPath, "ns", "pod", phase("2"))
+				l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+				l.apply(st)
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
 		})
-		api.Serve(podPath, "v1", "Pod")
-		elsewhere.Serve(eventPath, "v1", "Event")
-		api.Advance(1000)
-		api.Put(podPath, "ns", "pod", nil)
-		elsewhere.Put(eventPath, "ns", "first", nil)
-		fs := vfs.NewCrashableMem()
-		l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
-		st := l.state(watchOf("p", nil, "pods"), watchOf("e", nil, "events"))
-		l.apply(st)
-		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
-		l.checkpointed("pods#", "v1")
-		saved := elsewhere.Save()
-		elsewhere.Put(eventPath, "ns", "second", nil)
-		eventually(t, "the event", func() bool { return l.log().types("second") == "added" })
-		elsewhere.Restore(saved)
-		elsewhere.Cut()
-		eventually(t, "the rollback of the events", func() bool { return len(l.log()[""]) > 0 })
-		time.Sleep(20 * time.Second) // checkpoints are written
-		fs = fs.CrashClone(vfs.CrashCloneCfg{})
-		l.stop()
-		api.Put(podPath, "ns", "pod", phase("1"))
-		api.Put(podPath, "ns", "pod", phase("2"))
-		l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, resource("", "events")))
-		l.apply(st)
-		time.Sleep(10 * time.Minute)
-		h := l.log()
-		if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	})
+	}
 }
 
 // TestReloadBesideTheChecksOfARollback replaces the feeds that are to be checked after a rollback, which takes a while: their successors are to be checked.

@@ -97,6 +97,8 @@ type Gap struct {
 	// the notification before it if the list is empty. Notifications from before the list
 	// may come after OnGap.
 	Position uint64
+	// Apart is true of a rollback of a resource with a storage of its own: the others were not set back.
+	Apart bool `json:",omitempty"`
 }
 
 // The causes of gaps.
@@ -315,7 +317,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if back {
 		s.lost(CauseRollback)
 	}
-	s.listed(list, began)
+	s.listed(ctx, list, began)
 	return list, nil
 }
 
@@ -468,7 +470,7 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Ti
 	if gap == nil {
 		list.at = warmStart.Time
 	}
-	s.listed(list, began)
+	s.listed(ctx, list, began)
 	s.stats.delayed()
 	return list, nil
 }
@@ -515,7 +517,7 @@ func (s *Source) took(list *objects) uint64 {
 }
 
 // listed notes a list from the server that began at a time, which closes a gap.
-func (s *Source) listed(list *objects, began time.Time) {
+func (s *Source) listed(ctx context.Context, list *objects, began time.Time) {
 	s.progress.Known(list.at)
 	position := s.took(list)
 	s.mu.Lock()
@@ -529,6 +531,7 @@ func (s *Source) listed(list *objects, began time.Time) {
 	})
 	if gap != nil && s.cfg.OnGap != nil {
 		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
+		gap.Apart = gap.Cause == CauseRollback && s.apart(ctx)
 		s.cfg.OnGap(*gap)
 	}
 }

@@ -269,17 +269,42 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
 	back, err := s.ownBehind(ctx, seen, unjudged && !older)
+	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
+	tell := back && (older || now == "" && builtIn) && !s.apart(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
-	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case back && s.cfg.GVR.Resource != "events" && (older || now == "" && builtIn) && !s.othersBackLocked(seen):
+	case tell && !s.othersBackLocked(seen):
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
+}
+
+// apart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
+// others had before and after that. Where that may not be asked, the events count as stored elsewhere, as they often are.
+func (s *Source) apart(ctx context.Context) bool {
+	for confirmed := false; ; confirmed = true {
+		before, err := s.cfg.Prober.Version(ctx, time.Now())
+		if err != nil || before == "" {
+			return err == nil && s.cfg.GVR.Resource == "events"
+		}
+		own, err := s.ownVersion(ctx)
+		if err != nil {
+			return false
+		}
+		after, err := s.cfg.Prober.Version(ctx, time.Now())
+		switch {
+		case err != nil || !progress.Older(own, before) && !progress.Older(after, own):
+			return false
+		case confirmed:
+			return true
+		case apiclient.Sleep(ctx, confirmAfter) != nil: // one server of several may be behind for a moment
+			return false
+		}
+	}
 }
 
 // othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
