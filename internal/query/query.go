@@ -105,20 +105,21 @@ func (r *Reader) reading() map[string]history.Unread {
 			feeds[s.ID] = history.Unread{Cause: "its watch has not begun"}
 			continue
 		}
-		feeds[s.ID] = history.Unread{}
 		w := s.Informer.Watch()
-		if !w.UnreadSince.IsZero() {
-			cause := w.Message
+		switch u := (history.Unread{Since: w.UnreadSince, Cause: w.Message}); {
+		case w.State == dynamicfactory.StateWatching && u.Since.IsZero() && !(paused && w.InFlight > 0):
+			feeds[s.ID] = history.Unread{}
+		default:
 			switch {
-			case cause != "":
+			case u.Cause != "":
 			case !w.PausedSince.IsZero():
-				cause = "its watch is paused until the store has taken what was read"
+				u.Cause = "its watch is paused until the store has taken what was read"
+			case w.State == dynamicfactory.StateWatching:
+				u.Cause = "the store has no room for them"
 			default:
-				cause = "its watch lists again"
+				u.Cause = "its watch lists again"
 			}
-			feeds[s.ID] = history.Unread{Since: w.UnreadSince, Cause: cause}
-		} else if paused && w.InFlight > 0 {
-			feeds[s.ID] = history.Unread{Cause: "the store has no room for them"}
+			feeds[s.ID] = u
 		}
 	}
 	return feeds
