@@ -480,7 +480,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Scanned++
 		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) && f.selectsTexts(row)
 	}
-	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
+	err = r.rows(low, newest, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
 		if !during.has(row.Sequence, row.Time()) {
 			if o != nil && o.after == 0 {
