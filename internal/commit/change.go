@@ -85,10 +85,13 @@ type handler struct {
 func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return &handler{feed: s, c: c} }
 
 // Synced reports the end of the informer's initial list.
-func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{feed: s, at: c.cfg.Now()}) }
+func (c *Committer) Synced(s *Feed) {
+	c.send(s.stopped, &feedSynced{feed: s, at: s.unrecorded.observe(c.cfg.Now)})
+}
 
 // HistoryLost reports a loss of history.
 func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
+	s.unrecorded.lose(gap.FromTime)
 	c.send(s.stopped, &gapFound{feed: s, gap: &gap, at: c.cfg.Now()})
 }
 
@@ -98,7 +101,7 @@ func (h *handler) send(c change) {
 }
 
 func (h *handler) sighting(o *compact.Object) sighting {
-	return sighting{feed: h.feed, obj: o, at: h.c.cfg.Now()}
+	return sighting{feed: h.feed, obj: o, at: h.feed.unrecorded.observe(h.c.cfg.Now)}
 }
 
 var _ cache.ResourceEventHandler = (*handler)(nil)

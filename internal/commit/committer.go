@@ -336,7 +336,8 @@ func (g *group) commit(work bool) error {
 	g.batch = g.c.store.NewBatch()
 	defer g.batch.Discard()
 	g.headlines.Reset()
-	g.old = g.c.store.Old(g.c.cfg.Now())
+	began := g.c.cfg.Now()
+	g.old = g.c.store.Old(began)
 	if err := g.findFormer(); err != nil {
 		return err
 	}
@@ -372,6 +373,7 @@ func (g *group) commit(work bool) error {
 		s.taken.Store(s.synced)
 		s.sweeps.Store(s.lists)
 	}
+	g.becameDurable(began)
 	g.c.metrics.committed(g.events)
 	for _, j := range g.finished {
 		j.end()

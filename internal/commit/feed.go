@@ -77,6 +77,8 @@ type Feed struct {
 	sweeps   atomic.Uint64              // progress.lists, as it is committed
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
 
+	unrecorded unrecorded
+
 	acks    Acknowledger  // set before ready is closed; nil: the informer could not be subscribed
 	ready   chan struct{} // closed by the owner, as is stopped
 	stopped chan struct{} // later notifications are dropped
@@ -261,6 +263,7 @@ type progress struct {
 	damaged      bool                  // an unreadable entry of the ledger has been logged
 	recordedForm string                // the form of all recorded states; "" if they may differ
 	historySince time.Time             // see ledger.Checkpoint
+	sweeping     time.Time             // since when listed is not nil, as it is committed
 
 	// The committer's also before the informer begins.
 	codec   *compact.Codec // of former states; nil until one is needed

@@ -95,6 +95,16 @@ func TestAnswersBesideACommit(t *testing.T) {
 				}
 			}
 		}
+		c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: w.begin, To: before}, false)
+		w.must(err)
+		for _, n := range c.Items {
+			if n.After != Exact {
+				t.Errorf("the changes before have %+v", n)
+			}
+		}
+		if len(c.Items) < 2 {
+			t.Errorf("the changes before are %+v", c.Items)
+		}
 		end()
 		<-flushed
 	})

@@ -54,8 +54,8 @@ type Reader struct {
 	ledger   *ledger.Ledger
 	inflater *record.Inflater
 	now      func() time.Time
-	reading  func() map[string]Unread // nil: no statement
-	places   int                      // maxPlaces
+	reading  func(settle bool) map[string]Unread // nil: no statement
+	places   int                                 // maxPlaces
 
 	mu     sync.Mutex // guards what follows
 	known  known      // its lists are never changed
@@ -95,12 +95,13 @@ func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
 }
 
 // Reading sets what reports of the feeds that run, by their names in the store, what of them is
-// not read; the zero Unread is nothing. It is called before the first question. Without it, as
+// not in the history; the zero Unread is nothing. With settle it may wait a moment for what has been observed to be
+// recorded. It is called before the first question. Without it, as
 // for the store of a daemon that does not run, all feeds count as read.
-func (r *Reader) Reading(feeds func() map[string]Unread) { r.reading = feeds }
+func (r *Reader) Reading(feeds func(settle bool) map[string]Unread) { r.reading = feeds }
 
 // Unread are changes that are not in the history yet: those since a time, of a resource that
-// no watch can read at the moment.
+// no watch can read at the moment, or of which a watch has read more than is committed.
 type Unread struct {
 	Resource  string    `json:"resource"`            // such as pods, deployments.apps
 	Namespace string    `json:"namespace,omitempty"` // empty: all
@@ -558,7 +559,7 @@ type Span struct {
 	recorded bool // all that was read since then is in the log, and an object of which nothing is was not there
 }
 
-// span returns how complete the history of a period is.
+// span returns how complete the history of a period is, but for what is not read: see read.
 func (r *Reader) span(resource *event.Resource, namespace, name string, from, to time.Time) (Span, error) {
 	before, beforeErr := r.until(from)
 	during, duringErr := r.until(to)
@@ -567,6 +568,10 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 	}
 	return r.spanOf(resource, namespace, name, before, during)
 }
+
+// read has the span say what was not read when the answer was begun, before a look at anything else: what is recorded meanwhile may be
+// in no other part of it.
+func (s *Span) read(unread []Unread) { s.Unread, s.Complete = unread, s.Complete && len(unread) == 0 }
 
 // spanOf is span of the period between the ends of two pasts.
 func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before, during past) (Span, error) {
@@ -590,9 +595,8 @@ func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before
 	if !c.changes(from) && c.since.After(from) && c.since.Before(to) {
 		s.Since = c.since
 	}
-	s.Unread, err = r.unread(resource, namespace, name, to)
-	s.Complete = s.Complete && len(s.Gaps) == 0 && len(s.Unread) == 0
-	return s, cmp.Or(coverErr, err)
+	s.Complete = s.Complete && len(s.Gaps) == 0
+	return s, coverErr
 }
 
 // as is what a list of the objects at the time of the span is worth.
@@ -612,7 +616,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	if list, err = r.unselectedNamespace(resource, namespace, to); r.reading == nil || len(list) > 0 || err != nil {
 		return list, err
 	}
-	running := r.reading()
+	running := r.reading(true)
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -690,6 +694,9 @@ const near = 5 * time.Minute
 // WorthAt returns what is known of a resource at a time, in one namespace or in all if it is
 // empty.
 func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time) (w Worth, err error) {
+	if w.Unread, err = r.unread(&resource, namespace, "", t); err != nil {
+		return w, err
+	}
 	around, err := r.span(&resource, namespace, "", t.Add(-near), t.Add(near))
 	if err != nil {
 		return w, err
@@ -698,7 +705,7 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 	if err != nil {
 		return w, err
 	}
-	w.Near, w.Unread, w.As = around.Gaps, at.Unread, at.as()
+	w.Near, w.As = around.Gaps, at.as()
 	c, err := r.coverage(&resource, namespace)
 	if w.Since = c.since; w.Since.Equal(never) {
 		w.Since = time.Time{}

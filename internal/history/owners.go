@@ -310,6 +310,10 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	out, began := Owned{Items: []OwnedObject{}}, time.Now()
 	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
+	var err error
+	if out.Unread, err = r.unread(nil, namespace, "", at.t); err != nil {
+		return out, err
+	}
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -320,7 +324,6 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	}
 	since := at.to + 1 // what is recorded later may have been another state at that time
 	if !at.ordered {
-		var err error
 		if since, err = r.begin(at.t); ledger.IgnoreUnreadable(err) != nil {
 			return out, err
 		}
@@ -381,7 +384,6 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		}
 	}
 	span, err := r.spanOf(nil, namespace, "", at, at)
-	out.Unread = span.Unread
 	if out.As = span.as(); damaged {
 		out.As = Gap
 	}

@@ -111,13 +111,17 @@ func (f *Filter) text() string {
 }
 
 // bounds are the sequences of the records that may match, and their period: by default, from
-// the first one until now.
-func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err error) {
-	first, at, err := r.horizon()
-	low, high, from, to = first, r.store.LogStats().Last, f.From, f.To
+// the first one until now; and what is not read of it.
+func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, unread []Unread, err error) {
+	from, to = f.From, f.To
 	if now := r.now(); to.IsZero() || to.After(now) {
 		to = now
 	}
+	if unread, err = r.unread(f.Resource, f.Namespace, f.Name, to); err != nil {
+		return low, high, from, to, unread, err
+	}
+	low, at, err := r.horizon()
+	high = r.store.LogStats().Last
 	switch {
 	case err != nil:
 	case !from.IsZero():
@@ -132,13 +136,14 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 	default:
 		from = at.Add(-disorder)
 	}
-	return low, high, from, to, err
+	return low, high, from, to, unread, err
 }
 
 // answered returns how complete an answer is that was read from a sequence on; part: it lacks
 // something.
-func (r *Reader) answered(f *Filter, low uint64, from, to time.Time, part bool) (Span, error) {
+func (r *Reader) answered(f *Filter, low uint64, from, to time.Time, unread []Unread, part bool) (Span, error) {
 	s, err := r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	s.read(unread)
 	// Without a time the period begins where the log did, and retention may have deleted more since.
 	part = part || f.From.IsZero() && r.gone(low)
 	s.From, s.Complete = from, s.Complete && !part
@@ -220,7 +225,7 @@ func position(token string) (uint64, error) {
 // Query returns a page of changes.
 func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	p := Page{Items: []Change{}}
-	low, high, from, to, err := r.bounds(&q.Filter)
+	low, high, from, to, unread, err := r.bounds(&q.Filter)
 	if err != nil {
 		return p, err
 	}
@@ -282,7 +287,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
 		return p, err
 	}
-	p.Span, err = r.answered(&q.Filter, low, from, to, damaged)
+	p.Span, err = r.answered(&q.Filter, low, from, to, unread, damaged)
 	return p, err
 }
 
@@ -367,7 +372,7 @@ type Bucket struct {
 // Histogram counts the changes that a filter selects, in equal parts of their period.
 func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogram, error) {
 	var h Histogram
-	low, high, from, to, err := r.bounds(&f)
+	low, high, from, to, unread, err := r.bounds(&f)
 	if err != nil {
 		return h, err
 	}
@@ -418,7 +423,7 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 			}
 		}
 	}
-	h.Span, err = r.answered(&f, low, from, to, damaged)
+	h.Span, err = r.answered(&f, low, from, to, unread, damaged)
 	return h, err
 }
 
@@ -462,7 +467,7 @@ const (
 func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, error) {
 	c := Changes{Items: []NetChange{}}
 	f.Types, f.Manager, f.NoNoise = nil, "", false
-	low, _, from, to, err := r.bounds(&f)
+	low, _, from, to, unread, err := r.bounds(&f)
 	if err != nil {
 		return c, err
 	}
@@ -480,7 +485,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Scanned++
 		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) && f.selectsTexts(row)
 	}
-	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
+	err = r.rows(low, newest, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
 		if !during.has(row.Sequence, row.Time()) {
 			if o != nil && o.after == 0 {
@@ -530,6 +535,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		}
 	}
 	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
+	c.read(unread)
 	c.Complete = c.Complete && !damaged && !c.Truncated
 	return c, err
 }

@@ -84,7 +84,7 @@ type leaving struct {
 func (r *Reader) leavings(resource event.Resource) (leavings, error) {
 	l, running := leavings{map[string]map[string]time.Time{}, map[string]bool{}}, map[string]bool{}
 	if r.reading != nil {
-		for feed := range r.reading() {
+		for feed := range r.reading(false) {
 			partition, _ := ledger.SplitFeed(feed)
 			running[partition] = true // a watch may have returned to it a moment ago
 		}
@@ -131,10 +131,12 @@ func (r *Reader) partitions(about event.Resource) []string {
 
 // At returns an object's state at a time.
 func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
-	s, err := r.stateAt(ctx, o, t)
-	if err == nil {
-		s.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, t)
+	unread, err := r.unread(&o.Resource, o.Namespace, o.Name, t)
+	if err != nil {
+		return State{}, err
 	}
+	s, err := r.stateAt(ctx, o, t)
+	s.Unread = unread
 	return s, err
 }
 
@@ -607,14 +609,14 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, after str
 	list := List{Items: []State{}}
 	size := 0
 	var err error
+	if list.Unread, err = r.unread(&all.Resource, all.Namespace, "", t); err != nil {
+		return list, err
+	}
 	list.As, list.Continue, err = r.EachAt(ctx, all, t, after, limit, func(s *State) bool {
 		list.Items = append(list.Items, *s)
 		size += len(s.Object)
 		return size <= pageBytes
 	})
-	if err == nil {
-		list.Unread, err = r.unread(&all.Resource, all.Namespace, "", t)
-	}
 	return list, err
 }
 
@@ -910,6 +912,13 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 	if err != nil {
 		return out, err
 	}
+	until := to
+	if until.IsZero() {
+		until = r.now()
+	}
+	if out.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, until); err != nil {
+		return out, err
+	}
 	before, during := past{}, past{to: math.MaxUint64}
 	if !from.IsZero() {
 		before, err = r.until(from.Add(-1))
@@ -950,9 +959,6 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 	if from.IsZero() {
 		from = time.Unix(0, 0)
 	}
-	if to.IsZero() {
-		to = r.now()
-	}
 	if n := len(out.Items); n > 0 && out.Before != Exact && out.Items[n-1].Type == event.Added {
 		s, err := r.preceding(ctx, &o, &out.Items[n-1])
 		if err != nil {
@@ -960,8 +966,8 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		}
 		out.Before = s.As
 	}
-	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, to)
-	out.Gaps, out.Unread = span.Gaps, span.Unread
+	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, until)
+	out.Gaps = span.Gaps
 	return out, err
 }
 

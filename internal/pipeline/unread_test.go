@@ -11,6 +11,7 @@ import (
 	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -146,5 +147,64 @@ func TestUnreadAfterAMove(t *testing.T) {
 	})
 	if s := l.span(&about, time.Now()); s.Complete || len(s.Unread) != 2 {
 		t.Errorf("of all namespaces: %+v", s)
+	}
+}
+
+// TestUnreadSinceTheStart: a watch that has read nothing since the start has not read what happened since its checkpoint, whether it
+// resumes or lists what is recorded in another form.
+func TestUnreadSinceTheStart(t *testing.T) {
+	about, o := event.Resource{Resource: "pods"}, past.Object{Resource: event.Resource{Resource: "pods"}, Namespace: "ns", Name: "pod-00000"}
+	for name, tc := range map[string]struct {
+		edits redact.Edits
+		code  int
+	}{
+		"it resumes": {redact.DefaultEdits(), http.StatusServiceUnavailable},
+		"it lists":   {redact.Edits{Drop: []string{"spec"}}, http.StatusServiceUnavailable},
+		"refused":    {redact.Edits{Drop: []string{"spec"}}, http.StatusForbidden},
+		"no answer":  {redact.Edits{Drop: []string{"spec"}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, _ := podServer(t, 3)
+			dir := t.TempDir()
+			l := runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(committest.PodWatch()))
+			l.caughtUp()
+			begun := time.Now()
+			eventually(t, "complete", func() bool { return l.span(&about, begun).Complete })
+			l.stop()
+
+			open := func() {}
+			if tc.code == 0 {
+				open = closed(t, api, podPath)
+			} else {
+				g := &gate{path: podPath}
+				g.code.Store(int64(tc.code))
+				api.Intercept(g.answer)
+				open = func() { g.code.Store(0) }
+			}
+			api.Delete(podPath, "ns", "pod-00000")
+			l = runLive(t, dir, store.Options{}, api, served{pods})
+			l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Edits, w.Fingerprint = tc.edits, "later" })))
+			h := l.m.Reader().History()
+			check := func() {
+				t.Helper()
+				for _, of := range []*event.Resource{&about, nil} {
+					if s := l.span(of, begun); s.Complete || len(s.Unread) != 1 || s.Unread[0].Cause == "" || s.Unread[0].Since.After(time.Now()) || s.Unread[0].Since.IsZero() {
+						t.Errorf("before it has read anything: %+v", s)
+					}
+				}
+				if s, err := h.At(t.Context(), o, time.Now()); err != nil || len(s.Unread) != 1 {
+					t.Errorf("a state of now: %+v, %v", s, err)
+				}
+			}
+			check()
+			time.Sleep(50 * time.Millisecond)
+			check()
+			open()
+			eventually(t, "complete again", func() bool {
+				s, err := h.At(t.Context(), o, time.Now())
+				return err == nil && s.As == past.Exact && !s.Exists && l.span(&about, begun).Complete
+			})
+		})
 	}
 }

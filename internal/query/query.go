@@ -2,11 +2,13 @@ package query
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -96,32 +98,64 @@ func (r *Reader) History() *history.Reader {
 	return h
 }
 
-// reading returns of each feed what of it is not read.
-func (r *Reader) reading() map[string]history.Unread {
+// settling is how long an answer waits for what was observed before it to be recorded. Most commits take milliseconds.
+const settling = 100 * time.Millisecond
+
+// reading returns of each feed what of it is not in the history; settle: when what has been observed so far is, or some time has passed.
+func (r *Reader) reading(settle bool) map[string]history.Unread {
 	feeds := map[string]history.Unread{}
+	now := time.Now()
+	wait, cancel := context.WithTimeout(context.Background(), settling)
+	defer cancel()
 	paused := r.store.Health().Paused
 	for _, s := range r.cfg.Pipeline.Running().Feeds {
 		if s.Informer == nil {
 			feeds[s.ID] = history.Unread{Cause: "its watch has not begun"}
 			continue
 		}
-		feeds[s.ID] = history.Unread{}
 		w := s.Informer.Watch()
-		if !w.UnreadSince.IsZero() {
-			cause := w.Message
-			switch {
-			case cause != "":
-			case !w.PausedSince.IsZero():
-				cause = "its watch is paused until the store has taken what was read"
-			default:
-				cause = "its watch lists again"
+		switch u := (history.Unread{Since: w.UnreadSince, Cause: w.Message}); {
+		case w.State == dynamicfactory.StateWatching && u.Since.IsZero() && !(paused && w.InFlight > 0):
+			feeds[s.ID] = history.Unread{}
+			if !settle {
+				continue
 			}
-			feeds[s.ID] = history.Unread{Since: w.UnreadSince, Cause: cause}
-		} else if paused && w.InFlight > 0 {
-			feeds[s.ID] = history.Unread{Cause: "the store has no room for them"}
+			if since, ok := s.recorded(wait, now); !ok {
+				feeds[s.ID] = history.Unread{Since: since, Cause: "what was read is being recorded"}
+			}
+		default:
+			switch {
+			case u.Cause != "":
+			case !w.PausedSince.IsZero():
+				u.Cause = "its watch is paused until the store has taken what was read"
+			case w.State == dynamicfactory.StateWatching:
+				u.Cause = "the store has no room for them"
+			default:
+				u.Cause = "its watch lists again"
+			}
+			feeds[s.ID] = u
 		}
 	}
 	return feeds
+}
+
+// recorded waits until what the feed had observed at a time, and the list that it takes in, is in the history. since: it is not, from then on; zero: from its checkpoint on.
+func (s Feed) recorded(ctx context.Context, at time.Time) (since time.Time, ok bool) {
+	for {
+		since, moved := s.Unrecorded()
+		listed := s.Swept() > 0 && !s.Informer.Watch().ListInFlight
+		if listed && (since.IsZero() || since.After(at)) {
+			return since, true
+		}
+		if !listed {
+			since = time.Time{}
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return since, false
+		}
+	}
 }
 
 // Status returns the state of the pipeline, for people, probes and scrapes. It may be called

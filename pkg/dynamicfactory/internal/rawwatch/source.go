@@ -176,6 +176,8 @@ func (s *Source) Status() Status {
 		t.State, t.UnreadSince = Listing, known
 	}
 	t.ResourceVersion, t.Quiet, t.Seen, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.progress.Seen(), s.window.InFlight()
+	listable, _ := s.window.Listable()
+	t.ListInFlight = !listable
 	return t
 }
 
@@ -524,16 +526,16 @@ func (s *Source) listed(ctx context.Context, list *objects, began time.Time) {
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.doubted, s.unjudged, s.proven = nil, true, time.Time{}, false, false, began
 	s.mu.Unlock()
+	if gap != nil && s.cfg.OnGap != nil { // before the status has that the list is read
+		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
+		gap.Apart = gap.Cause == CauseRollback && s.apart(ctx)
+		s.cfg.OnGap(*gap)
+	}
 	s.stats.listed(list.at, func(t *Counters) {
 		if relist {
 			t.Relists++
 		}
 	})
-	if gap != nil && s.cfg.OnGap != nil {
-		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
-		gap.Apart = gap.Cause == CauseRollback && s.apart(ctx)
-		s.cfg.OnGap(*gap)
-	}
 }
 
 // lost notes that the history after the version to resume from is lost.

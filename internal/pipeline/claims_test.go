@@ -1,0 +1,183 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
+	past "github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// claim is an answer about a time that was said to be complete, or exact.
+type claim struct {
+	to      time.Time
+	changes int    // since the time that was asked for
+	state   string // empty: it is not one of a state
+}
+
+// changes returns a claim of the changes from a time until another one; to is zero if they are not complete.
+func (l *live) changes(of *event.Resource, from, to time.Time) (claim, error) {
+	p, err := l.m.Reader().History().Query(l.Context(), past.Query{Filter: past.Filter{Resource: of, From: from, To: to}, Limit: 100_000})
+	if err != nil || !p.Complete || p.Continue != "" {
+		return claim{}, err
+	}
+	return claim{to: p.To, changes: len(p.Items)}, nil
+}
+
+// object returns a claim of the state of an object; to is zero if it is not exact.
+func (l *live) object(o past.Object, at time.Time) (claim, error) {
+	s, err := l.m.Reader().History().At(l.Context(), o, at)
+	if err != nil || s.As != past.Exact || len(s.Unread) > 0 {
+		return claim{}, err
+	}
+	return claim{to: at, state: fmt.Sprint(s.Exists, string(s.Object))}, nil
+}
+
+// asks asks for the changes since a time and the state of an object until the end, and then again for what was claimed: all of that is still so.
+func (l *live) asks(o past.Object, from time.Time) (end func()) {
+	done := make(chan struct{})
+	var claims []claim
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for !isClosed(done) {
+			changes, err := l.changes(&o.Resource, from, time.Now())
+			state, err2 := l.object(o, time.Now())
+			if err != nil || err2 != nil {
+				l.Error(err, err2)
+				return
+			}
+			claims = append(claims, changes, state)
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() {
+		l.Helper()
+		close(done)
+		asking.Wait()
+		wrong := 0
+		for _, c := range claims {
+			now, err := claim{}, error(nil)
+			switch {
+			case c.to.IsZero():
+				continue
+			case c.state != "":
+				now, err = l.object(o, c.to)
+			default:
+				now, err = l.changes(&o.Resource, from, c.to)
+			}
+			if err != nil {
+				l.Fatal(err)
+			}
+			if !now.to.Equal(c.to) || now.changes != c.changes || now.state != c.state {
+				if wrong++; wrong < 5 {
+					l.Errorf("the answer was %+v, and is %+v", c, now)
+				}
+			}
+		}
+		if wrong > 0 {
+			l.Errorf("%d of %d answers were wrong", wrong, len(claims))
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestClaimsLast: what was said to be complete or exact stays so, also of the moments between the reading of changes, of a list with a gap
+// or of one in another form and their commit.
+func TestClaimsLast(t *testing.T) {
+	const n = 3000
+	about := event.Resource{Resource: "pods"}
+	complete := func(l *live) bool { return l.span(&about, time.Now().Add(-1)).Complete }
+	for name, happens := range map[string]func(l *live, g *gate, names []string, ask func()){
+		"changes": func(l *live, _ *gate, names []string, ask func()) {
+			ask()
+			for i, name := range names[:n/10] {
+				l.api.Put(podPath, "ns", name, phase(fmt.Sprint(i)))
+			}
+		},
+		"an outage with a gap": func(l *live, g *gate, names []string, ask func()) {
+			g.code.Store(http.StatusServiceUnavailable)
+			l.api.Cut()
+			eventually(l.T, "it fails", func() bool { return !complete(l) })
+			ask()
+			l.api.Delete(podPath, "ns", names[:n/2]...)
+			for i, name := range names[n/2:] {
+				l.api.Put(podPath, "ns", name, phase(fmt.Sprint(i)))
+			}
+			l.api.Compact()
+			g.code.Store(0)
+		},
+		"other edits": func(l *live, _ *gate, _ []string, ask func()) {
+			ask()
+			l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Edits, w.Fingerprint = redact.Edits{Drop: []string{"spec"}}, "later" })))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, n)
+			g := &gate{path: podPath}
+			api.Intercept(g.answer)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+			l.apply(l.state(committest.PodWatch()))
+			l.caughtUp()
+			l.synced()
+			eventually(t, "complete", func() bool { return complete(l) })
+			end, from := func() {}, time.Now()
+			happens(l, g, names, func() { end = l.asks(past.Object{Resource: about, Namespace: "ns", Name: names[7]}, from) })
+			l.caughtUp()
+			l.synced()
+			end()
+		})
+	}
+}
+
+// TestUnreadBeforeItIsRecorded: what is observed and not committed yet is unread.
+func TestUnreadBeforeItIsRecorded(t *testing.T) {
+	api, names := podServer(t, 3)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.caughtUp()
+	about := event.Resource{Resource: "pods"}
+	begun := time.Now()
+	eventually(t, "complete", func() bool { return l.span(&about, begun).Complete })
+	held, release := make(chan struct{}), make(chan struct{})
+	go func() {
+		_ = l.m.committer.AtBarrier(func(commit.Barrier) {
+			close(held)
+			<-release
+		})
+	}()
+	<-held
+	api.Put(podPath, "ns", names[0], phase("later"))
+	var s past.Span
+	eventually(t, "not complete", func() bool { s = l.span(&about, begun); return !s.Complete })
+	if len(s.Unread) != 1 || s.Unread[0].Since.Before(begun) || s.Unread[0].Since.After(s.To) {
+		t.Errorf("while the commit is held: %+v", s)
+	}
+	state, err := l.m.Reader().History().At(t.Context(), past.Object{Resource: about, Namespace: "ns", Name: names[0]}, time.Now())
+	if err != nil || len(state.Unread) != 1 {
+		t.Errorf("a state, while the commit is held: %+v, %v", state, err)
+	}
+	if s, err := l.changes(&about, begun, s.Unread[0].Since.Add(-1)); err != nil || s.to.IsZero() {
+		t.Errorf("before that, while the commit is held: %+v, %v", s, err)
+	}
+	close(release)
+	l.caughtUp()
+	if !l.span(&about, begun).Complete {
+		t.Error("not complete once it is committed")
+	}
+}
