@@ -175,10 +175,10 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":{"kind":"PartialObjectMetadata"`) {
+	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","0/0","","0","60m","\u003cnone\u003e","n"],"object":{"kind":"PartialObjectMetadata"`) {
 		t.Error(body)
 	}
-	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":null}`) {
+	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","0/0","","0","60m","\u003cnone\u003e","n"],"object":null}`) {
 		t.Error(body)
 	}
 	if resp, _, _ := ask("/api/v1/pods", "Accept", "application/vnd.kubernetes.protobuf"); resp.code != http.StatusNotAcceptable {
