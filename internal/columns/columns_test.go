@@ -139,6 +139,24 @@ func TestPrinterColumns(t *testing.T) {
 	}
 }
 
+// TestColumnOfSeveralValues: a cell has what the API server shows, which is the first value that a path finds.
+func TestColumnOfSeveralValues(t *testing.T) {
+	for _, tc := range []struct{ kind, path, want string }{
+		{"string", `.status.conditions[?(@.type=="Ready")].status`, "True"},
+		{"string", ".spec.list[*]", "a"},
+		{"string", ".spec.none", "<no value>"},
+		{"string", ".spec.list", `["a",2]`},
+		{"date", ".spec.list[0]", "<invalid>"},
+		{"date", ".spec.list[1]", "<nil>"},
+	} {
+		table := Of(schema.GroupKind{}, []Column{{Name: "C", Type: tc.kind, JSONPath: tc.path}})
+		raw := `{"metadata":{"name":"o"},"spec":{"list":["a",2],"none":null},"status":{"conditions":[{"type":"Ready","status":"True"},{"type":"Ready","status":"False"}]}}`
+		if got := show(t, table, raw); got != "Name=o C="+tc.want {
+			t.Errorf("%s %s: %s, want %s", tc.kind, tc.path, got, tc.want)
+		}
+	}
+}
+
 // TestHostileColumns: no path takes more than one look at each value of an object, no cell is
 // as long as the object, and the number of columns is bounded.
 func TestHostileColumns(t *testing.T) {
