@@ -2,10 +2,12 @@ package atapi
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"mime"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,15 +100,35 @@ func (f *form) item(dst, raw []byte) ([]byte, error) {
 	case asMetadata:
 		return partial(dst, raw), nil
 	default:
-		return f.object(dst, raw), nil
+		return f.object(dst, raw)
 	}
 }
 
+// hashesAsBytes encodes the hashes in place of a Secret's values as those are, in base64: clients that have the type of Secrets
+// read no others.
+var hashesAsBytes = sync.OnceValues(func() (*rawjson.Editor, error) {
+	return rawjson.NewEditor(rawjson.Rule{Path: "data[*]", Replace: func(dst, value []byte, _ *rawjson.Place) []byte {
+		if !event.IsRedacted(value) {
+			return append(dst, value...)
+		}
+		dst = base64.StdEncoding.AppendEncode(append(dst, '"'), value[1:len(value)-1])
+		return append(dst, '"')
+	}})
+})
+
 // object appends an object with the kind of its resource: a watch of metadata records another.
-func (f *form) object(dst, raw []byte) []byte {
+func (f *form) object(dst, raw []byte) ([]byte, error) {
 	meta, err := rawjson.ScanHead(raw)
-	if err == nil && len(meta.Kind) > 0 && string(meta.Kind) != "PartialObjectMetadata" {
-		return append(dst, raw...)
+	switch {
+	case err != nil || len(meta.Kind) == 0 || string(meta.Kind) == "PartialObjectMetadata":
+	case f.apiVersion == "v1" && f.name == "Secret":
+		e, err := hashesAsBytes()
+		if err != nil {
+			return dst, err
+		}
+		return e.Append(dst, raw)
+	default:
+		return append(dst, raw...), nil
 	}
 	dst = rawjson.AppendString(append(dst, `{"apiVersion":`...), f.apiVersion)
 	dst = rawjson.AppendString(append(dst, `,"kind":`...), f.name)
@@ -116,7 +138,7 @@ func (f *form) object(dst, raw []byte) []byte {
 			dst = append(dst, value...)
 		}
 	}
-	return append(dst, '}')
+	return append(dst, '}'), nil
 }
 
 // partial appends the metadata of an object.
@@ -147,7 +169,9 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 	case "None":
 		dst = append(dst, "null"...)
 	case "Object":
-		dst = f.object(dst, raw)
+		if dst, err = f.object(dst, raw); err != nil {
+			return dst, err
+		}
 	default:
 		dst = partial(dst, raw)
 	}

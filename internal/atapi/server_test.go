@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
@@ -69,6 +70,10 @@ func (p *past) resources() ([]query.Recorded, error) {
 	return []query.Recorded{
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Singular: "pod", ShortNames: []string{"po"}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
+		},
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, Kind: "Secret", Namespaced: true},
 			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
 		},
 		{
@@ -211,6 +216,27 @@ func TestColumns(t *testing.T) {
 	}
 	if !strings.Contains(resp.warning, "metadata") {
 		t.Errorf("a watch of metadata only: warning %q", resp.warning)
+	}
+}
+
+// TestRedactedSecret is read by a client that has the type of Secrets, as kubectl describe does: the hashes are where it decodes bytes.
+func TestRedactedSecret(t *testing.T) {
+	hash := event.RedactedPrefix + strings.Repeat("0", event.RedactedDigits)
+	raw := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"ns","annotations":{"copy":%q}},"data":{"hidden":%q,"shown":"cGxhaW4="}}`, hash, hash)
+	p := &past{states: []history.State{{As: history.Exact, Exists: true, Namespace: "ns", Name: "s", Object: raw}}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	ask := p.serve(t)
+	_, body, _ := ask("/api/v1/namespaces/ns/secrets/s")
+	var one core.Secret
+	if err := json.Unmarshal([]byte(body), &one); err != nil {
+		t.Fatal(err)
+	}
+	if string(one.Data["hidden"]) != hash || string(one.Data["shown"]) != "plain" || one.Annotations["copy"] != hash {
+		t.Errorf("%s", body)
+	}
+	_, body, _ = ask("/api/v1/secrets")
+	var all core.SecretList
+	if err := json.Unmarshal([]byte(body), &all); err != nil || len(all.Items) != 1 {
+		t.Errorf("%v %s", err, body)
 	}
 }
 
