@@ -144,6 +144,7 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/namespaces/ns/pods?limit=0":    {`"name":"c"`},
 		"/api/v1/namespaces/ns/pods?limit=-1":   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?continue=x": {`"code":400`},
+		"/api/v1/namespaces/ns/pods?continue=" + position{After: "a"}.token():            {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=a=(":                                   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=" + strings.Repeat("!a,", 5000) + "!a": {`"code":400`, "100 terms"},
 		"/api/v1/pods?fieldSelector=" + strings.Repeat("metadata.name!=a,", 500):         {`"code":400`, "100 terms"},
