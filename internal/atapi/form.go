@@ -180,27 +180,34 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 
 var definitions = event.Resource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"}
 
-// tableOf sets the columns of a table: those of the kind, or those that the resource's
-// definition had at the time, if that is recorded.
+// tableOf sets the columns of a table: those of the kind, or those of the resource's definition, if that is recorded.
 func (s *Server) tableOf(ctx context.Context, r *request, t *target) error {
 	own, err := s.printerColumns(ctx, r.at, t.GVR)
 	r.form.table = columns.Of(schema.GroupKind{Group: t.GVR.Group, Kind: t.Kind}, own)
 	return err
 }
 
-// printerColumns are those of a custom resource at a time, nil if its definition is not
-// recorded or has none.
+// printerColumns are those that the definition of a custom resource had at a time, or has now if it did not have the version
+// then or is not recorded that early. They are nil if no definition is recorded, and empty if it has none.
 func (s *Server) printerColumns(ctx context.Context, at time.Time, gvr schema.GroupVersionResource) ([]columns.Column, error) {
 	if !strings.Contains(gvr.Group, ".") { // no definition has such a group
 		return nil, nil
 	}
-	state, err := s.History.At(ctx, history.Object{Resource: definitions, Name: gvr.Resource + "." + gvr.Group}, at)
-	if err != nil || state.As != history.Exact || !state.Exists {
-		return nil, err
+	for _, t := range []time.Time{at, time.Now()} {
+		state, err := s.History.At(ctx, history.Object{Resource: definitions, Name: gvr.Resource + "." + gvr.Group}, t)
+		if err != nil {
+			return nil, err
+		}
+		if state.As != history.Exact || !state.Exists {
+			continue
+		}
+		own, err := columns.OfDefinition(state.Object, gvr.Version)
+		if err != nil {
+			return nil, fmt.Errorf("definition of %s: %w", gvr.GroupResource(), err)
+		}
+		if own != nil {
+			return own, nil
+		}
 	}
-	own, err := columns.OfDefinition(state.Object, gvr.Version)
-	if err != nil {
-		return nil, fmt.Errorf("definition of %s: %w", gvr.GroupResource(), err)
-	}
-	return own, nil
+	return nil, nil
 }

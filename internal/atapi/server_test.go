@@ -34,11 +34,19 @@ type past struct {
 	as     history.As // of a list at its end
 	served error
 	crd    func(at time.Time) string // the columns of widgets
+
+	definition func(at time.Time) string // of widgets; empty: it is not known
 }
 
 func (p *past) At(_ context.Context, o history.Object, at time.Time) (history.State, error) {
 	if o.Name == "widgets.example.com" && p.crd != nil {
 		return history.State{As: history.Exact, Exists: true, Object: fmt.Appendf(nil, `{"spec":{"versions":[{"name":"v1","additionalPrinterColumns":[%s]}]}}`, p.crd(at))}, nil
+	}
+	if o.Name == "widgets.example.com" && p.definition != nil {
+		if raw := p.definition(at); raw != "" {
+			return history.State{As: history.Exact, Exists: true, Object: []byte(raw)}, nil
+		}
+		return history.State{As: history.UnknownBefore}, nil
 	}
 	for _, s := range p.states {
 		if s.Name == o.Name && s.Namespace == o.Namespace {
@@ -217,6 +225,29 @@ func TestColumns(t *testing.T) {
 	}
 	if !strings.Contains(resp.warning, "metadata") {
 		t.Errorf("a watch of metadata only: warning %q", resp.warning)
+	}
+}
+
+// TestColumnsOfALaterVersion: a definition that had not the version of now has no columns for it; the objects have that version, and
+// the columns that it has now.
+func TestColumnsOfALaterVersion(t *testing.T) {
+	p := &past{states: []history.State{pod("a", `,"size":7`)}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	for name, tc := range map[string]struct{ then, want string }{
+		"no such version": {`{"spec":{"versions":[{"name":"v1alpha1","additionalPrinterColumns":[{"name":"Old","type":"string","jsonPath":".spec.old"}]}]}}`, `"cells":["a","7"]`},
+		"no columns":      {`{"spec":{"versions":[{"name":"v1"}]}}`, `"cells":["a","60m"]`},
+		"not recorded":    {"", `"cells":["a","7"]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.definition = func(at time.Time) string {
+				if at.Year() < 2026 || at.Month() < time.February && at.Year() == 2026 {
+					return tc.then
+				}
+				return `{"spec":{"versions":[{"name":"v1","additionalPrinterColumns":[{"name":"Size","type":"string","jsonPath":".spec.size"}]}]}}`
+			}
+			if _, body, err := p.serve(t)("/apis/example.com/v1/widgets", "Accept", tables); err != nil || !strings.Contains(body, tc.want) {
+				t.Errorf("no %s in %s %v", tc.want, body, err)
+			}
+		})
 	}
 }
 

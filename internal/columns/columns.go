@@ -35,7 +35,7 @@ type Column struct {
 	JSONPath    string `json:"jsonPath"`
 }
 
-// OfDefinition returns the printer columns of a version in a CustomResourceDefinition.
+// OfDefinition returns the printer columns of a version in a CustomResourceDefinition, nil if it does not have the version.
 func OfDefinition(definition []byte, version string) ([]Column, error) {
 	var crd struct {
 		Spec struct {
@@ -50,7 +50,7 @@ func OfDefinition(definition []byte, version string) ([]Column, error) {
 	}
 	for _, v := range crd.Spec.Versions {
 		if v.Name == version {
-			return v.AdditionalPrinterColumns, nil
+			return append([]Column{}, v.AdditionalPrinterColumns...), nil
 		}
 	}
 	return nil, nil
