@@ -335,6 +335,8 @@ func TestUnknownStates(t *testing.T) {
 		code       int // 0: the answer is cut off
 	}{
 		"too early":      {past{worth: history.Worth{As: history.UnknownBefore, Since: time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)}}, "pods", "its history begins at 2026-01-31T13:00:00Z", 410},
+		"amid a second":  {past{worth: history.Worth{As: history.UnknownBefore, Since: time.Date(2026, 1, 31, 12, 59, 59, 1, time.UTC)}}, "pods", "its history begins at 2026-01-31T13:00:00Z", 410},
+		"amid two":       {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{{Cause: "expired", From: time.Unix(1_769_860_000, 999), To: time.Unix(1_769_860_100, 1)}}}}, "pods", "from 2026-01-31T11:46:40Z to 2026-01-31T11:48:21Z", 410},
 		"not begun":      {past{worth: history.Worth{As: history.UnknownBefore}}, "pods", "its history has not begun", 410},
 		"in a gap":       {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods", "(expired)", 410},
 		"an object":      {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods/a", "(expired)", 410},
