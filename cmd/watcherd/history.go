@@ -307,7 +307,10 @@ func printVerdict(w io.Writer, s *history.Span) {
 			if gaps[i].To.After(g.To) {
 				g.To = gaps[i].To
 			}
-			names = append(names, strings.Join(strings.Fields(gaps[i].Resource.String()+" "+gaps[i].Namespace+" "+gaps[i].Name), " "))
+			name := strings.Join(strings.Fields(gaps[i].Resource.String()+" "+gaps[i].Namespace+" "+gaps[i].Name), " ")
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 		fmt.Fprintf(w, "watcherd: %s: %s from %s to %s: %s\n", clean(strings.Join(firstNamed(names), ", ")), gapWords(g.Cause), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}

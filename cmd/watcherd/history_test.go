@@ -40,6 +40,7 @@ func TestVerdictOfGaps(t *testing.T) {
 	printVerdict(&b, &history.Span{Gaps: []event.GapData{
 		gap("pods", "prod", "quiet", time.Second, time.Minute), gap("nodes", "", "expired", time.Second, time.Minute), gap("jobs", "", "quiet", 0, 59*time.Second),
 		gap("secrets", "", "quiet", time.Second, 61*time.Second), gap("services", "", "quiet", time.Second, time.Minute),
+		gap("pods", "prod", "quiet", 30*time.Second, time.Minute),
 		gap("pods", "prod", "quiet", time.Hour, time.Hour+time.Minute),
 	}})
 	const want = `watcherd: pods.v1 prod, jobs.v1, secrets.v1, and 1 more: no change was missed, except of objects that came and went, from 2026-11-21T06:00:00.000Z to 2026-11-21T06:01:01.000Z: quiet

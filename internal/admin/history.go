@@ -389,12 +389,9 @@ func moment(query url.Values, key string) (time.Time, error) {
 	}
 	t, err := ParseSince(text, time.Now())
 	if err != nil {
-		return t, problemf(http.StatusBadRequest, "%s: %v", key, err)
+		err = problemf(http.StatusBadRequest, "%s: %v", key, err)
 	}
-	if t.IsZero() {
-		t = t.Add(1) // the zero time stands for one that is left out
-	}
-	return t, nil
+	return t, err
 }
 
 // sequence is a record of the query, 0 if it is not there.

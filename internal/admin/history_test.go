@@ -15,6 +15,15 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
+// TestTheFirstTime: no time that is given counts as left out.
+func TestTheFirstTime(t *testing.T) {
+	for _, text := range []string{"0001-01-01T00:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"} {
+		if at, err := ParseSince(text, time.Now()); err != nil || at.IsZero() {
+			t.Errorf("%s is %v, error %v", text, at, err)
+		}
+	}
+}
+
 // TestHistory asks the doors to the history of a log that has none.
 func TestHistory(t *testing.T) {
 	f := newFixture(t)

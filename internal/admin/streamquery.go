@@ -178,8 +178,8 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	if err != nil {
 		return at, problemf(http.StatusBadRequest, "%q is neither how long ago (15m, 2h, 3d) nor a time (2026-01-31T12:00:00Z)", text)
 	}
-	if at = at.UTC(); at.Before(time.Time{}) { // by its zone: JSON has no such year
-		at = time.Time{}
+	if at = at.UTC(); !at.After(time.Time{}) { // JSON has no earlier year, and the zero time stands for one that is left out
+		at = time.Time{}.Add(1)
 	}
 	return at, nil
 }

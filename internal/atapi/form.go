@@ -2,10 +2,12 @@ package atapi
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"mime"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,15 +100,35 @@ func (f *form) item(dst, raw []byte) ([]byte, error) {
 	case asMetadata:
 		return partial(dst, raw), nil
 	default:
-		return f.object(dst, raw), nil
+		return f.object(dst, raw)
 	}
 }
 
+// hashesAsBytes encodes the hashes in place of a Secret's values as those are, in base64: clients that have the type of Secrets
+// read no others.
+var hashesAsBytes = sync.OnceValues(func() (*rawjson.Editor, error) {
+	return rawjson.NewEditor(rawjson.Rule{Path: "data[*]", Replace: func(dst, value []byte, _ *rawjson.Place) []byte {
+		if !event.IsRedacted(value) {
+			return append(dst, value...)
+		}
+		dst = base64.StdEncoding.AppendEncode(append(dst, '"'), value[1:len(value)-1])
+		return append(dst, '"')
+	}})
+})
+
 // object appends an object with the kind of its resource: a watch of metadata records another.
-func (f *form) object(dst, raw []byte) []byte {
+func (f *form) object(dst, raw []byte) ([]byte, error) {
 	meta, err := rawjson.ScanHead(raw)
-	if err == nil && len(meta.Kind) > 0 && string(meta.Kind) != "PartialObjectMetadata" {
-		return append(dst, raw...)
+	switch {
+	case err != nil || len(meta.Kind) == 0 || string(meta.Kind) == "PartialObjectMetadata":
+	case f.apiVersion == "v1" && f.name == "Secret":
+		e, err := hashesAsBytes()
+		if err != nil {
+			return dst, err
+		}
+		return e.Append(dst, raw)
+	default:
+		return append(dst, raw...), nil
 	}
 	dst = rawjson.AppendString(append(dst, `{"apiVersion":`...), f.apiVersion)
 	dst = rawjson.AppendString(append(dst, `,"kind":`...), f.name)
@@ -116,7 +138,7 @@ func (f *form) object(dst, raw []byte) []byte {
 			dst = append(dst, value...)
 		}
 	}
-	return append(dst, '}')
+	return append(dst, '}'), nil
 }
 
 // partial appends the metadata of an object.
@@ -147,7 +169,9 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 	case "None":
 		dst = append(dst, "null"...)
 	case "Object":
-		dst = f.object(dst, raw)
+		if dst, err = f.object(dst, raw); err != nil {
+			return dst, err
+		}
 	default:
 		dst = partial(dst, raw)
 	}
@@ -156,27 +180,34 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 
 var definitions = event.Resource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"}
 
-// tableOf sets the columns of a table: those of the kind, or those that the resource's
-// definition had at the time, if that is recorded.
+// tableOf sets the columns of a table: those of the kind, or those of the resource's definition, if that is recorded.
 func (s *Server) tableOf(ctx context.Context, r *request, t *target) error {
 	own, err := s.printerColumns(ctx, r.at, t.GVR)
 	r.form.table = columns.Of(schema.GroupKind{Group: t.GVR.Group, Kind: t.Kind}, own)
 	return err
 }
 
-// printerColumns are those of a custom resource at a time, nil if its definition is not
-// recorded or has none.
+// printerColumns are those that the definition of a custom resource had at a time, or has now if it did not have the version
+// then or is not recorded that early. They are nil if no definition is recorded, and empty if it has none.
 func (s *Server) printerColumns(ctx context.Context, at time.Time, gvr schema.GroupVersionResource) ([]columns.Column, error) {
 	if !strings.Contains(gvr.Group, ".") { // no definition has such a group
 		return nil, nil
 	}
-	state, err := s.History.At(ctx, history.Object{Resource: definitions, Name: gvr.Resource + "." + gvr.Group}, at)
-	if err != nil || state.As != history.Exact || !state.Exists {
-		return nil, err
+	for _, t := range []time.Time{at, time.Now()} {
+		state, err := s.History.At(ctx, history.Object{Resource: definitions, Name: gvr.Resource + "." + gvr.Group}, t)
+		if err != nil {
+			return nil, err
+		}
+		if state.As != history.Exact || !state.Exists {
+			continue
+		}
+		own, err := columns.OfDefinition(state.Object, gvr.Version)
+		if err != nil {
+			return nil, fmt.Errorf("definition of %s: %w", gvr.GroupResource(), err)
+		}
+		if own != nil {
+			return own, nil
+		}
 	}
-	own, err := columns.OfDefinition(state.Object, gvr.Version)
-	if err != nil {
-		return nil, fmt.Errorf("definition of %s: %w", gvr.GroupResource(), err)
-	}
-	return own, nil
+	return nil, nil
 }

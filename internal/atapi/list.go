@@ -119,7 +119,7 @@ func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 	if token := q.Get("continue"); token != "" {
 		var p position
 		b, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.After(time.Now()) {
+		if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.IsZero() || p.At.After(time.Now()) {
 			return sel, apierrors.NewBadRequest("continue is not what an earlier page gave")
 		}
 		r.at, sel.after = p.At, p.After

@@ -250,19 +250,25 @@ func warning(w http.ResponseWriter, text string) {
 	}
 }
 
+// second is a time in a message.
+func second(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// secondAfter is the end of what is not known in a message: the state of the time that is shown is known.
+func secondAfter(t time.Time) string { return second(t.Add(time.Second - 1)) }
+
 // unknown is the error for a state that is not known.
 func unknown(as history.As, what string, at time.Time, worth *history.Worth) error {
 	message := fmt.Sprintf("the state of %s at %s is unknown", what, at.UTC().Format(time.RFC3339Nano))
 	switch {
 	case as == history.Gap && len(worth.Near) > 0:
 		g := worth.Near[0]
-		message += fmt.Sprintf(": the history has a gap from %s to %s (%s)", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339), g.Cause)
+		message += fmt.Sprintf(": the history has a gap from %s to %s (%s)", second(g.From), secondAfter(g.To), g.Cause)
 	case as == history.Gap:
 		message += ": the history has a gap there, or a record cannot be read"
 	case worth.Since.IsZero():
 		message += ": its history has not begun"
 	case at.Before(worth.Since):
-		message += ": its history begins at " + worth.Since.UTC().Format(time.RFC3339)
+		message += ": its history begins at " + secondAfter(worth.Since)
 	default:
 		message += ": nothing is recorded of it that early"
 	}
@@ -273,11 +279,11 @@ func unknown(as history.As, what string, at time.Time, worth *history.Worth) err
 func warn(w http.ResponseWriter, t *target, worth *history.Worth) {
 	if len(worth.Near) > 0 {
 		g := worth.Near[0]
-		warning(w, fmt.Sprintf("the history of %s has a gap near this time, from %s to %s (%s)", t.GVR.GroupResource(), g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339), g.Cause))
+		warning(w, fmt.Sprintf("the history of %s has a gap near this time, from %s to %s (%s)", t.GVR.GroupResource(), second(g.From), secondAfter(g.To), g.Cause))
 	}
 	if len(worth.Unread) > 0 {
 		u := worth.Unread[0]
-		warning(w, fmt.Sprintf("changes of %s since %s are not read yet: %s", t.GVR.GroupResource(), u.Since.UTC().Format(time.RFC3339), u.Cause))
+		warning(w, fmt.Sprintf("changes of %s since %s are not read yet: %s", t.GVR.GroupResource(), second(u.Since), u.Cause))
 	}
 }
 

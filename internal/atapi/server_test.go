@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
@@ -33,11 +34,19 @@ type past struct {
 	as     history.As // of a list at its end
 	served error
 	crd    func(at time.Time) string // the columns of widgets
+
+	definition func(at time.Time) string // of widgets; empty: it is not known
 }
 
 func (p *past) At(_ context.Context, o history.Object, at time.Time) (history.State, error) {
 	if o.Name == "widgets.example.com" && p.crd != nil {
 		return history.State{As: history.Exact, Exists: true, Object: fmt.Appendf(nil, `{"spec":{"versions":[{"name":"v1","additionalPrinterColumns":[%s]}]}}`, p.crd(at))}, nil
+	}
+	if o.Name == "widgets.example.com" && p.definition != nil {
+		if raw := p.definition(at); raw != "" {
+			return history.State{As: history.Exact, Exists: true, Object: []byte(raw)}, nil
+		}
+		return history.State{As: history.UnknownBefore}, nil
 	}
 	for _, s := range p.states {
 		if s.Name == o.Name && s.Namespace == o.Namespace {
@@ -69,6 +78,10 @@ func (p *past) resources() ([]query.Recorded, error) {
 	return []query.Recorded{
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Singular: "pod", ShortNames: []string{"po"}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
+		},
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, Kind: "Secret", Namespaced: true},
 			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
 		},
 		{
@@ -139,6 +152,7 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/namespaces/ns/pods?limit=0":    {`"name":"c"`},
 		"/api/v1/namespaces/ns/pods?limit=-1":   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?continue=x": {`"code":400`},
+		"/api/v1/namespaces/ns/pods?continue=" + position{After: "a"}.token():            {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=a=(":                                   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=" + strings.Repeat("!a,", 5000) + "!a": {`"code":400`, "100 terms"},
 		"/api/v1/pods?fieldSelector=" + strings.Repeat("metadata.name!=a,", 500):         {`"code":400`, "100 terms"},
@@ -175,10 +189,10 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":{"kind":"PartialObjectMetadata"`) {
+	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","0/0","","0","60m","\u003cnone\u003e","n"],"object":{"kind":"PartialObjectMetadata"`) {
 		t.Error(body)
 	}
-	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":null}`) {
+	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","0/0","","0","60m","\u003cnone\u003e","n"],"object":null}`) {
 		t.Error(body)
 	}
 	if resp, _, _ := ask("/api/v1/pods", "Accept", "application/vnd.kubernetes.protobuf"); resp.code != http.StatusNotAcceptable {
@@ -211,6 +225,50 @@ func TestColumns(t *testing.T) {
 	}
 	if !strings.Contains(resp.warning, "metadata") {
 		t.Errorf("a watch of metadata only: warning %q", resp.warning)
+	}
+}
+
+// TestColumnsOfALaterVersion: a definition that had not the version of now has no columns for it; the objects have that version, and
+// the columns that it has now.
+func TestColumnsOfALaterVersion(t *testing.T) {
+	p := &past{states: []history.State{pod("a", `,"size":7`)}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	for name, tc := range map[string]struct{ then, want string }{
+		"no such version": {`{"spec":{"versions":[{"name":"v1alpha1","additionalPrinterColumns":[{"name":"Old","type":"string","jsonPath":".spec.old"}]}]}}`, `"cells":["a","7"]`},
+		"no columns":      {`{"spec":{"versions":[{"name":"v1"}]}}`, `"cells":["a","60m"]`},
+		"not recorded":    {"", `"cells":["a","7"]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.definition = func(at time.Time) string {
+				if at.Year() < 2026 || at.Month() < time.February && at.Year() == 2026 {
+					return tc.then
+				}
+				return `{"spec":{"versions":[{"name":"v1","additionalPrinterColumns":[{"name":"Size","type":"string","jsonPath":".spec.size"}]}]}}`
+			}
+			if _, body, err := p.serve(t)("/apis/example.com/v1/widgets", "Accept", tables); err != nil || !strings.Contains(body, tc.want) {
+				t.Errorf("no %s in %s %v", tc.want, body, err)
+			}
+		})
+	}
+}
+
+// TestRedactedSecret is read by a client that has the type of Secrets, as kubectl describe does: the hashes are where it decodes bytes.
+func TestRedactedSecret(t *testing.T) {
+	hash := event.RedactedPrefix + strings.Repeat("0", event.RedactedDigits)
+	raw := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"ns","annotations":{"copy":%q}},"data":{"hidden":%q,"shown":"cGxhaW4="}}`, hash, hash)
+	p := &past{states: []history.State{{As: history.Exact, Exists: true, Namespace: "ns", Name: "s", Object: raw}}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	ask := p.serve(t)
+	_, body, _ := ask("/api/v1/namespaces/ns/secrets/s")
+	var one core.Secret
+	if err := json.Unmarshal([]byte(body), &one); err != nil {
+		t.Fatal(err)
+	}
+	if string(one.Data["hidden"]) != hash || string(one.Data["shown"]) != "plain" || one.Annotations["copy"] != hash {
+		t.Errorf("%s", body)
+	}
+	_, body, _ = ask("/api/v1/secrets")
+	var all core.SecretList
+	if err := json.Unmarshal([]byte(body), &all); err != nil || len(all.Items) != 1 {
+		t.Errorf("%v %s", err, body)
 	}
 }
 
@@ -277,6 +335,8 @@ func TestUnknownStates(t *testing.T) {
 		code       int // 0: the answer is cut off
 	}{
 		"too early":      {past{worth: history.Worth{As: history.UnknownBefore, Since: time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)}}, "pods", "its history begins at 2026-01-31T13:00:00Z", 410},
+		"amid a second":  {past{worth: history.Worth{As: history.UnknownBefore, Since: time.Date(2026, 1, 31, 12, 59, 59, 1, time.UTC)}}, "pods", "its history begins at 2026-01-31T13:00:00Z", 410},
+		"amid two":       {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{{Cause: "expired", From: time.Unix(1_769_860_000, 999), To: time.Unix(1_769_860_100, 1)}}}}, "pods", "from 2026-01-31T11:46:40Z to 2026-01-31T11:48:21Z", 410},
 		"not begun":      {past{worth: history.Worth{As: history.UnknownBefore}}, "pods", "its history has not begun", 410},
 		"in a gap":       {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods", "(expired)", 410},
 		"an object":      {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods/a", "(expired)", 410},

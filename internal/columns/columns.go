@@ -11,6 +11,7 @@ package columns
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +35,7 @@ type Column struct {
 	JSONPath    string `json:"jsonPath"`
 }
 
-// OfDefinition returns the printer columns of a version in a CustomResourceDefinition.
+// OfDefinition returns the printer columns of a version in a CustomResourceDefinition, nil if it does not have the version.
 func OfDefinition(definition []byte, version string) ([]Column, error) {
 	var crd struct {
 		Spec struct {
@@ -49,7 +50,7 @@ func OfDefinition(definition []byte, version string) ([]Column, error) {
 	}
 	for _, v := range crd.Spec.Versions {
 		if v.Name == version {
-			return v.AdditionalPrinterColumns, nil
+			return append([]Column{}, v.AdditionalPrinterColumns...), nil
 		}
 	}
 	return nil, nil
@@ -167,7 +168,7 @@ func (t *Table) custom(own []Column) {
 	}
 }
 
-// value is what a path finds in an object, nil if it is missing or of another type.
+// value is what a path finds first in an object, as the API server shows it: nil if it is missing or of another type.
 func value(path *jsonpath.JSONPath, kind string, object any, at time.Time) any {
 	found, err := path.FindResults(object)
 	if err != nil || len(found) == 0 || len(found[0]) == 0 || !found[0][0].CanInterface() {
@@ -193,11 +194,14 @@ func value(path *jsonpath.JSONPath, kind string, object any, at time.Time) any {
 		}
 	case "date":
 		if text, ok := first.(string); ok {
+			if _, err := time.Parse(time.RFC3339, text); err != nil {
+				return "<invalid>"
+			}
 			return Age(text, at)
 		}
 	case "string":
 		var text cell
-		if path.PrintResults(&text, found[0]) == nil {
+		if path.PrintResults(&text, []reflect.Value{reflect.ValueOf(first)}) == nil {
 			return text.String()
 		}
 	}

@@ -20,21 +20,15 @@ import (
 
 var kinds = map[schema.GroupKind]kind{
 	{Kind: "Pod"}: typed("Ready Status Restarts Age IP* Node*", func(p *core.Pod, at time.Time) []any {
-		ready, restarts := 0, int32(0)
-		for i := range p.Status.ContainerStatuses {
-			c := &p.Status.ContainerStatuses[i]
-			restarts += c.RestartCount
-			if c.Ready {
-				ready++
-			}
-		}
-		return []any{of(ready, len(p.Spec.Containers)), podStatus(p), restarts, since(p.CreationTimestamp, at), orNone(p.Status.PodIP), orNone(p.Spec.NodeName)}
+		ready, status, restarts := podCells(p, at)
+		return []any{ready, status, restarts, since(p.CreationTimestamp, at), orNone(p.Status.PodIP), orNone(p.Spec.NodeName)}
 	}),
 	{Kind: "Service"}: typed("Type Cluster-IP External-IP Port(s) Age Selector*", func(s *core.Service, at time.Time) []any {
-		external := slices.Clone(s.Spec.ExternalIPs)
+		var external []string
 		for _, i := range s.Status.LoadBalancer.Ingress {
 			external = append(external, cmp.Or(i.IP, i.Hostname))
 		}
+		external = append(external, s.Spec.ExternalIPs...)
 		if s.Spec.ExternalName != "" {
 			external = append(external, s.Spec.ExternalName)
 		}
@@ -63,8 +57,12 @@ var kinds = map[schema.GroupKind]kind{
 			status += ",SchedulingDisabled"
 		}
 		var roles []string
-		for key := range n.Labels {
-			if role, ok := strings.CutPrefix(key, "node-role.kubernetes.io/"); ok && role != "" {
+		for key, value := range n.Labels {
+			role, ok := strings.CutPrefix(key, "node-role.kubernetes.io/")
+			if key == "kubernetes.io/role" {
+				role, ok = value, true
+			}
+			if ok && role != "" {
 				roles = append(roles, role)
 			}
 		}
@@ -74,7 +72,7 @@ var kinds = map[schema.GroupKind]kind{
 			}
 		}
 		slices.Sort(roles)
-		return []any{status, list(roles), since(n.CreationTimestamp, at), n.Status.NodeInfo.KubeletVersion, orNone(address)}
+		return []any{status, list(slices.Compact(roles)), since(n.CreationTimestamp, at), n.Status.NodeInfo.KubeletVersion, orNone(address)}
 	}),
 	{Kind: "Namespace"}: typed("Status Age", func(n *core.Namespace, at time.Time) []any {
 		return []any{string(n.Status.Phase), since(n.CreationTimestamp, at)}
@@ -91,25 +89,32 @@ var kinds = map[schema.GroupKind]kind{
 		return []any{s.Type, len(s.Data), since(s.CreationTimestamp, at)}
 	}),
 	{Kind: "PersistentVolumeClaim"}: typed("Status Volume Capacity StorageClass Age", func(c *core.PersistentVolumeClaim, at time.Time) []any {
-		class, size := "", c.Status.Capacity[core.ResourceStorage]
+		class, capacity, size := "", "", c.Status.Capacity[core.ResourceStorage]
 		if c.Spec.StorageClassName != nil {
 			class = *c.Spec.StorageClassName
 		}
-		return []any{string(c.Status.Phase), c.Spec.VolumeName, size.String(), class, since(c.CreationTimestamp, at)}
+		if c.Spec.VolumeName != "" {
+			capacity = size.String()
+		}
+		return []any{phase(&c.ObjectMeta, string(c.Status.Phase)), c.Spec.VolumeName, capacity, class, since(c.CreationTimestamp, at)}
 	}),
 	{Kind: "PersistentVolume"}: typed("Capacity Reclaim_Policy Status Claim StorageClass Age", func(v *core.PersistentVolume, at time.Time) []any {
 		claim, size := "", v.Spec.Capacity[core.ResourceStorage]
 		if r := v.Spec.ClaimRef; r != nil {
 			claim = r.Namespace + "/" + r.Name
 		}
-		return []any{size.String(), string(v.Spec.PersistentVolumeReclaimPolicy), string(v.Status.Phase), claim, v.Spec.StorageClassName, since(v.CreationTimestamp, at)}
+		return []any{size.String(), string(v.Spec.PersistentVolumeReclaimPolicy), phase(&v.ObjectMeta, string(v.Status.Phase)), claim, v.Spec.StorageClassName, since(v.CreationTimestamp, at)}
 	}),
 	{Kind: "Event"}: typed("Last_Seen Type Reason Object Message", func(e *core.Event, at time.Time) []any {
-		seen := e.LastTimestamp
-		if seen.IsZero() {
-			seen = metav1.Time{Time: e.EventTime.Time}
+		seen := cmp.Or(e.LastTimestamp, e.FirstTimestamp, metav1.Time{Time: e.EventTime.Time})
+		if e.Series != nil {
+			seen = metav1.Time{Time: e.Series.LastObservedTime.Time}
 		}
-		return []any{since(seen, at), e.Type, e.Reason, strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Name, strings.TrimSpace(e.Message)}
+		object := strings.ToLower(e.InvolvedObject.Kind)
+		if name := e.InvolvedObject.Name; name != "" {
+			object += "/" + name
+		}
+		return []any{since(seen, at), e.Type, e.Reason, object, strings.TrimSpace(e.Message)}
 	}),
 	{Group: "apps", Kind: "Deployment"}: typed("Ready Up-to-date Available Age Images*", func(d *apps.Deployment, at time.Time) []any {
 		s := &d.Status
@@ -126,11 +131,23 @@ var kinds = map[schema.GroupKind]kind{
 		return []any{s.DesiredNumberScheduled, s.CurrentNumberScheduled, s.NumberReady, s.UpdatedNumberScheduled, s.NumberAvailable, since(d.CreationTimestamp, at), images(&d.Spec.Template)}
 	}),
 	{Group: "batch", Kind: "Job"}: typed("Status Completions Duration Age Images*", func(j *batch.Job, at time.Time) []any {
+		is := func(kind batch.JobConditionType) bool {
+			return slices.ContainsFunc(j.Status.Conditions, func(c batch.JobCondition) bool { return c.Type == kind && c.Status == core.ConditionTrue })
+		}
 		status := "Running"
-		for _, c := range j.Status.Conditions {
-			if c.Status == core.ConditionTrue && (c.Type == batch.JobComplete || c.Type == batch.JobFailed || c.Type == batch.JobSuspended) {
-				status = string(c.Type)
-			}
+		switch {
+		case is(batch.JobComplete):
+			status = "Complete"
+		case is(batch.JobFailed):
+			status = "Failed"
+		case j.DeletionTimestamp != nil:
+			status = terminating
+		case is(batch.JobSuspended):
+			status = "Suspended"
+		}
+		completions := of(j.Status.Succeeded, wanted(j.Spec.Completions))
+		if n := wanted(j.Spec.Parallelism); j.Spec.Completions == nil && n > 1 {
+			completions += fmt.Sprint(" of ", n)
 		}
 		took := ""
 		if s := j.Status.StartTime; s != nil {
@@ -140,14 +157,18 @@ var kinds = map[schema.GroupKind]kind{
 			}
 			took = duration.HumanDuration(end.Sub(s.Time))
 		}
-		return []any{status, of(j.Status.Succeeded, wanted(j.Spec.Completions)), took, since(j.CreationTimestamp, at), images(&j.Spec.Template)}
+		return []any{status, completions, took, since(j.CreationTimestamp, at), images(&j.Spec.Template)}
 	}),
 	{Group: "batch", Kind: "CronJob"}: typed("Schedule Suspend Active Last_Schedule Age", func(c *batch.CronJob, at time.Time) []any {
 		last := "<none>"
 		if c.Status.LastScheduleTime != nil {
 			last = since(*c.Status.LastScheduleTime, at)
 		}
-		return []any{c.Spec.Schedule, c.Spec.Suspend != nil && *c.Spec.Suspend, len(c.Status.Active), last, since(c.CreationTimestamp, at)}
+		suspend := "False"
+		if c.Spec.Suspend != nil && *c.Spec.Suspend {
+			suspend = "True"
+		}
+		return []any{c.Spec.Schedule, suspend, len(c.Status.Active), last, since(c.CreationTimestamp, at)}
 	}),
 	{Group: "networking.k8s.io", Kind: "Ingress"}: typed("Class Hosts Address Age", func(i *networking.Ingress, at time.Time) []any {
 		class := ""
@@ -161,7 +182,7 @@ var kinds = map[schema.GroupKind]kind{
 		for _, l := range i.Status.LoadBalancer.Ingress {
 			addresses = append(addresses, cmp.Or(l.IP, l.Hostname))
 		}
-		return []any{orNone(class), list(hosts), strings.Join(addresses, ","), since(i.CreationTimestamp, at)}
+		return []any{orNone(class), cmp.Or(strings.Join(hosts, ","), "*"), strings.Join(addresses, ","), since(i.CreationTimestamp, at)}
 	}),
 	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}: typed("Reference MinPods MaxPods Replicas Age", func(h *autoscaling.HorizontalPodAutoscaler, at time.Time) []any {
 		r := h.Spec.ScaleTargetRef
@@ -172,39 +193,113 @@ var kinds = map[schema.GroupKind]kind{
 	}),
 }
 
-// podStatus is the word of kubectl for what a pod is doing: its phase, or why a container
-// does not run.
-func podStatus(p *core.Pod) string {
-	status := cmp.Or(p.Status.Reason, string(p.Status.Phase))
+// podCells are the cells of kubectl for the containers of a pod: how many are ready, the word for what the pod is doing, which
+// is its phase or why a container does not run, and the restarts. Init containers that run beside the others (sidecars) count
+// as containers.
+func podCells(p *core.Pod, at time.Time) (ready, status, restarts string) {
+	is := func(kind core.PodConditionType) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c core.PodCondition) bool { return c.Type == kind && c.Status == core.ConditionTrue })
+	}
+	status = cmp.Or(p.Status.Reason, string(p.Status.Phase))
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == core.PodScheduled && c.Reason == core.PodReasonSchedulingGated {
 			status = c.Reason
 		}
 	}
-	if p.DeletionTimestamp != nil && p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed {
-		return "Terminating"
+	sidecars := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == core.ContainerRestartPolicyAlways {
+			sidecars[c.Name] = true
+		}
 	}
+	var all, lasting restartCount // of the init containers, and of the sidecars among them
+	n, initializing := 0, false
 	for i := range p.Status.InitContainerStatuses {
 		c := &p.Status.InitContainerStatuses[i]
-		if c.State.Terminated != nil && c.State.Terminated.ExitCode == 0 || c.Started != nil && *c.Started {
+		all.add(c)
+		if sidecars[c.Name] {
+			lasting.add(c)
+		}
+		if c.State.Terminated != nil && c.State.Terminated.ExitCode == 0 {
+			continue
+		}
+		if sidecars[c.Name] && c.Started != nil && *c.Started {
+			if c.Ready {
+				n++
+			}
 			continue
 		}
 		reason := halted(&c.State)
 		if reason == "" || reason == "PodInitializing" {
 			reason = of(i, len(p.Spec.InitContainers))
 		}
-		return "Init:" + reason
+		status, initializing = "Init:"+reason, true
+		break
 	}
-	running := false
-	for i := range slices.Backward(p.Status.ContainerStatuses) {
-		c := &p.Status.ContainerStatuses[i]
-		running = running || c.Ready && c.State.Running != nil
-		status = cmp.Or(halted(&c.State), status)
+	if !initializing || is(core.PodInitialized) {
+		all = lasting
+		running, failed := false, ""
+		for i := range slices.Backward(p.Status.ContainerStatuses) {
+			c := &p.Status.ContainerStatuses[i]
+			all.add(c)
+			reason := halted(&c.State)
+			status = cmp.Or(reason, status)
+			if reason == "" && c.Ready {
+				n++
+				running = running || c.State.Running != nil
+			}
+			if c.State.Terminated != nil && c.State.Terminated.ExitCode != 0 {
+				failed = reason
+			}
+		}
+		switch {
+		case status != "Completed":
+		case running && is(core.PodReady):
+			status = "Running"
+		case failed != "":
+			status = failed
+		case running:
+			status = "NotReady"
+		}
 	}
-	if status == "Completed" && running {
-		return "Running"
+	switch {
+	case p.DeletionTimestamp == nil:
+	case p.Status.Reason == "NodeLost":
+		status = "Unknown"
+	case p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed:
+		status = terminating
 	}
-	return status
+	return of(n, len(p.Spec.Containers)+len(sidecars)), status, all.text(at)
+}
+
+// restartCount counts the restarts of containers.
+type restartCount struct {
+	n    int32
+	last metav1.Time // when a container ended before the last of them; zero: it is not known
+}
+
+func (s *restartCount) add(c *core.ContainerStatus) {
+	s.n += c.RestartCount
+	if t := c.LastTerminationState.Terminated; t != nil && s.last.Before(&t.FinishedAt) {
+		s.last = t.FinishedAt
+	}
+}
+
+func (s *restartCount) text(at time.Time) string {
+	if s.n == 0 || s.last.IsZero() {
+		return fmt.Sprint(s.n)
+	}
+	return fmt.Sprintf("%d (%s ago)", s.n, since(s.last, at))
+}
+
+// terminating is the status of an object from the request to delete it on.
+const terminating = "Terminating"
+
+func phase(o *metav1.ObjectMeta, phase string) string {
+	if o.DeletionTimestamp != nil {
+		return terminating
+	}
+	return phase
 }
 
 // halted is why a container does not run, empty if it runs.

@@ -315,6 +315,41 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 	})
 }
 
+// A period without a beginning that ends before the history does is not in it: that nothing is found there does not show that
+// nothing happened.
+func TestPeriodUntilBeforeTheHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 30*time.Minute)
+		defer w.end()
+		before := w.now().Add(-time.Minute)
+		time.Sleep(2 * time.Minute)
+		w.updates(20, time.Minute)
+		ask := func(to time.Time) (found int, complete bool) {
+			f := Filter{To: to}
+			p, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 100})
+			w.must(err)
+			h, err := w.r.Histogram(t.Context(), f, 10)
+			w.must(err)
+			if p.Complete != h.Complete || p.From.After(p.To) {
+				t.Errorf("the page is complete from %v to %v: %t, the counts are: %t", p.From, p.To, p.Complete, h.Complete)
+			}
+			return len(p.Items), p.Complete
+		}
+		if n, complete := ask(before); n != 0 || complete {
+			t.Errorf("until before the start: %d changes, complete: %t", n, complete)
+		}
+		all, err := w.r.Query(t.Context(), Query{Limit: 100, Oldest: true})
+		w.must(err)
+		if n, complete := ask(all.Items[5].Time); n != 6 || !complete {
+			t.Errorf("until the sixth change: %d changes, complete: %t", n, complete)
+		}
+		w.trim(all.Items[10].Sequence)
+		if n, complete := ask(all.Items[5].Time); n != 0 || complete {
+			t.Errorf("until what retention has deleted: %d changes, complete: %t", n, complete)
+		}
+	})
+}
+
 // A period that begins before the history names the time that it is complete from: asked for that
 // time, the answer is complete.
 func TestPeriodBeforeTheHistory(t *testing.T) {

@@ -135,6 +135,9 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, unread
 		from = to
 	default:
 		from = at.Add(-disorder)
+		if to.Before(from) { // all of the period is before the history
+			from = to
+		}
 	}
 	return low, high, from, to, unread, err
 }
@@ -142,7 +145,11 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, unread
 // answered returns how complete an answer is that was read from a sequence on; part: it lacks
 // something.
 func (r *Reader) answered(f *Filter, low uint64, from, to time.Time, unread []Unread, part bool) (Span, error) {
-	s, err := r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	since := f.From
+	if since.IsZero() && from.Equal(to) { // nothing of the period is in the log
+		since = to
+	}
+	s, err := r.span(f.Resource, f.Namespace, f.Name, since, to)
 	s.read(unread)
 	// Without a time the period begins where the log did, and retention may have deleted more since.
 	part = part || f.From.IsZero() && r.gone(low)
