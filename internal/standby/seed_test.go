@@ -27,7 +27,9 @@ import (
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 // seedEnv makes the test binary a replica instead that is seeded. Its value is a seeding.
@@ -729,4 +731,54 @@ func TestOffSinceTheBeginning(t *testing.T) {
 	}
 	g.trimmed(first, random, behind.Last)
 	g.same(first, second)
+}
+
+// TestFollowedOther: a folder that was empty when its replica started, and has had everything since, has records that others may lack: it is
+// refused, as after a restart, when an old copy of the store was adopted behind it.
+func TestFollowedOther(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(33, 33))
+	first, second, old := g.replicas[0], g.replicas[1], &replica{dir: filepath.Join(t.TempDir(), "old")}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10), first.store.Backup(t.Context(), old.dir)); err != nil {
+		t.Fatal(err)
+	}
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	g.open(second, func(c *standby.Config) {
+		c.Journal.NATS.URLs, c.TakeOverAfter = []string{"nats://" + way.Addr}, time.Hour
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := second.member.Lead(ctx)
+		ended <- err
+	}()
+	if err := g.work(first.store, random, 10); err != nil {
+		t.Fatal(err)
+	}
+	end := first.store.JournalPosition().Last
+	waittest.Until(t, "the second has everything", func() bool {
+		s := second.member.State()
+		return s.Last >= end && !s.Heard.IsZero()
+	})
+	way.Cut()
+	first.end(t)
+	if err := standby.Adopt(old.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(old), g.work(old.store, random, 10), old.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	way.Restore()
+	waittest.Until(t, "the second ends, or has what the old copy has", func() bool {
+		return len(ended) > 0 || second.member.State().Last >= old.store.JournalPosition().Last
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("a replica that has had more than the journal has now: %v", err)
+	}
+	second.member.Close()
+	second.member = nil
+	old.end(t)
 }

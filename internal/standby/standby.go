@@ -269,7 +269,7 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
 		s, err = folder.Lead(m.writer)
-	case (folder.Fresh() || exists(newFile(m.cfg.Dir))) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+	case exists(newFile(m.cfg.Dir)) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return at, s, errors.Join(err, unread)
