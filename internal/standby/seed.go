@@ -98,11 +98,17 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 		return true, errNoSnapshot
 	}
 	continued, err := m.client.Has(ctx, snapshot.Position)
+	whole := false
+	if err == nil && continued {
+		whole, err = m.client.Whole(ctx, snapshot)
+	}
 	switch {
 	case err != nil:
 		return true, fmt.Errorf("the journal's snapshot of sequence %d: %w", snapshot.Last, err)
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
+	case !whole: // the leader makes another
+		return true, fmt.Errorf("%w: the one at sequence %d lacks parts", errNoSnapshot, snapshot.Last)
 	}
 	known := at
 	if at.Last > 0 {

@@ -245,6 +245,48 @@ func TestSeedWaits(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestSeedWithoutParts: so does one that meets a snapshot whose parts another leader took for what was left of one. The leader makes another.
+func TestSeedWithoutParts(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(34, 34))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := nodes[0].Connect().Stream(t.Context(), g.journalOf().SnapshotStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("watcherd.snapshot.J.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for subject := range info.State.Subjects {
+		if strings.HasSuffix(subject, ".complete") {
+			continue
+		}
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	second.member.SetSeedPatience(0)
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
+		t.Fatalf("without the parts: %v", err)
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
 // TestSeedKilled kills a replica while it is seeded, at any moment: its directory is as it was, or complete, and it is
 // seeded in the end.
 func TestSeedKilled(t *testing.T) {
