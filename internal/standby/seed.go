@@ -115,7 +115,7 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 		switch has, err := m.client.Has(ctx, at.Position); {
 		case err != nil:
 			return true, err
-		case has: // and what the snapshot lacks
+		case has && snapshot.Term <= at.Last: // and what the snapshot lacks: no journal has begun behind it, see journal.Client.Begin
 			known = store.Past{}
 		case snapshot.Last < at.Last || snapshot.Term < at.Term:
 			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",

@@ -824,3 +824,27 @@ func TestFollowedOther(t *testing.T) {
 	second.member = nil
 	old.end(t)
 }
+
+// TestDamagedOther: so is one that has lost keys. It is no copy of its journal, but has records that the adopted store lacks.
+func TestDamagedOther(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(35, 35))
+	first, old := g.replicas[0], &replica{dir: filepath.Join(t.TempDir(), "old")}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10), first.store.Backup(t.Context(), old.dir), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := standby.Adopt(old.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(old), g.work(old.store, random, 10), old.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	old.end(t)
+	before := contents(t, first.dir)
+	if err := os.WriteFile(filepath.Join(first.dir, "db", "LOSS"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.refused(first, before)
+}
