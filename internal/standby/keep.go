@@ -137,6 +137,9 @@ func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
 	case err != nil || !whole:
 		return nil, err
 	}
+	if now := m.State(); now.Leads && now.Term > s.Last { // this store has begun a journal behind it, see journal.Client.Begin
+		return nil, nil //nolint:nilnil // as documented
+	}
 	return s, nil
 }
 

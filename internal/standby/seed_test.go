@@ -218,6 +218,45 @@ func TestSeedAfterAdoptAgain(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestSnapshotOfTheJournalBefore: a leader whose store has begun the journal makes a snapshot although there is one of the journal before, as
+// after that stream was restored from a backup. The journal has the entry of that, but not its past.
+func TestSnapshotOfTheJournalBefore(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(36, 36))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), g.journalOf().SnapshotStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup []*nats.Msg
+	for seq := stream.CachedInfo().State.FirstSeq; seq <= stream.CachedInfo().State.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		backup = append(backup, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Watcherd-Snapshot": m.Header.Values("Watcherd-Snapshot")}, Data: m.Data})
+	}
+	first.end(t)
+	if err := errors.Join(standby.Adopt(first.dir), g.lead(first), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range backup {
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.same(first, second)
+}
+
 // TestSeedWaits: an empty replica of a journal that began with records waits until the leader has made a snapshot.
 func TestSeedWaits(t *testing.T) {
 	t.Parallel()
