@@ -34,3 +34,31 @@ func TestBelieve(t *testing.T) {
 		}
 	})
 }
+
+// TestBelieveOther: servers that insist on lacking one entry, as the last of another journal's snapshot, are not believed at once when one
+// lacks what all have had.
+func TestBelieveOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &Client{}
+		j.saw(10)
+		_ = j.believe(10, 100)
+		time.Sleep(lostAfter + time.Second)
+		if err := j.believe(10, 100); err != nil {
+			t.Errorf("100, which servers insist on: %v", err)
+		}
+		for n := range uint64(5) {
+			j.saw(11 + n)
+			time.Sleep(time.Second)
+		}
+		began := time.Now()
+		for _, had := range []uint64{15, 100, 15} { // and the other is asked for, too
+			if err := j.believe(14, had); !errors.Is(err, errBehind) {
+				t.Errorf("%d, %v after it was there: %v", had, time.Since(began), err)
+			}
+			time.Sleep(lostAfter / 2)
+		}
+		if err := j.believe(14, 15); err != nil {
+			t.Errorf("15, which servers insist on: %v", err)
+		}
+	})
+}

@@ -44,6 +44,7 @@ type Client struct {
 	known uint64    // guarded by mu; the highest sequence that the stream has had, by what this client has seen
 	lacks uint64    // guarded by mu; a sequence that the stream has had and does not have, by the answers of servers
 	since time.Time // guarded by mu; that they answer so; zero: they do not
+	ends  uint64    // guarded by mu; the highest sequence that a server has been seen to have since then
 	heard time.Time // guarded by mu; when a request was answered, or the connection cut, last
 }
 
@@ -186,7 +187,7 @@ func (j *Client) saw(sequence uint64) {
 }
 
 func (j *Client) sawLocked(sequence uint64) {
-	j.known = max(j.known, sequence)
+	j.known, j.ends = max(j.known, sequence), max(j.ends, sequence)
 	if sequence >= j.lacks {
 		j.since = time.Time{}
 	}
@@ -201,8 +202,8 @@ func (j *Client) believe(last, had uint64) error {
 		return nil
 	}
 	j.lacks = had
-	if j.since.IsZero() {
-		j.since = time.Now()
+	if j.since.IsZero() || had <= j.ends { // what they lacked until now was more
+		j.since, j.ends = time.Now(), last
 	}
 	if time.Since(j.since) > lostAfter {
 		return nil

@@ -43,7 +43,7 @@ type Snapshot struct {
 var (
 	// ErrSnapshot: the snapshot cannot be used.
 	ErrSnapshot = errors.New("the snapshot of the journal is damaged")
-	// ErrInterrupted: reading the snapshot failed for a reason that may pass; another may have replaced it.
+	// ErrInterrupted: reading the snapshot failed for a reason that may pass; another may have replaced it, or removed its parts.
 	ErrInterrupted = errors.New("reading the snapshot was interrupted")
 )
 
@@ -429,10 +429,6 @@ func (d *download) next() error {
 	defer cancel()
 	m, err := d.messages.Next(jetstream.NextContext(ctx))
 	if err != nil {
-		whole, werr := d.j.Whole(d.ctx, d.s)
-		if werr == nil && !whole && d.ctx.Err() == nil {
-			return fmt.Errorf("%w: the stream %s lacks parts of it", ErrSnapshot, d.j.SnapshotStream())
-		}
 		return fmt.Errorf("%w: %w", ErrInterrupted, err)
 	}
 	p, body, err := d.j.piece(m.Headers().Get(pieceHeader), m.Data())

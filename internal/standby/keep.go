@@ -55,7 +55,7 @@ func (m *Member) keep(ctx context.Context) error {
 }
 
 // trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
-// snapshot, and none that this directory could need after a crash of its machine. Without a snapshot it waits until three
+// snapshot, and none that this directory could need after a crash of its machine. Without a snapshot, or an answer about it, it waits until three
 // quarters are taken: a journal that is full records nothing. Save makes a snapshot, also of a store that much was written
 // behind: a replica that is seeded reads that before it can lead. Its argument is the snapshot that there is.
 func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context, *journal.Snapshot) (*journal.Snapshot, error)) error {
@@ -71,10 +71,12 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 		before = min(before, x.First+uint64(float64(x.Last-x.First)*share))
 	}
 	snapshot, err := m.snapshot(ctx)
-	if err != nil {
+	switch {
+	case err != nil && (ctx.Err() != nil || !full(3)):
 		return err
-	}
-	if snapshot == nil || snapshot.Old || behind(x, snapshot) || full(2) && snapshot.First < before {
+	case err != nil: // its stream may not answer for long
+		m.cfg.Log.Warn("it is not known up to where the journal has a snapshot", "error", err)
+	case snapshot == nil || snapshot.Old || behind(x, snapshot) || full(2) && snapshot.First < before:
 		if fresh, err := save(ctx, snapshot); err == nil {
 			snapshot = fresh
 		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
@@ -134,6 +136,9 @@ func (m *Member) snapshot(ctx context.Context) (*journal.Snapshot, error) {
 		return nil, nil //nolint:nilnil // as documented
 	case err != nil || !whole:
 		return nil, err
+	}
+	if now := m.State(); now.Leads && now.Term > s.Last { // this store has begun a journal behind it, see journal.Client.Begin
+		return nil, nil //nolint:nilnil // as documented
 	}
 	return s, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	crand "crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testservers/natstest"
 )
 
 // TestFullStream: a leader that ends while the stream has no room is replaced all the same, without and with a snapshot, and a store
@@ -20,57 +22,107 @@ func TestFullStream(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, one(t))
 	g.maxBytes = 1 << 20
-	fill := func(r *replica) { // to the last byte: entries without a batch have the size of one that begins a term
-		t.Helper()
-		j := g.journalOf()
-		for {
-			x, err := j.Extent(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			left, size := uint64(g.maxBytes)-x.Bytes, randomSize
-			if left < 2*randomSize {
-				size = 256
-			}
-			if left < 2<<10 {
-				break
-			}
-			if err := g.random(r.store, size); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var err error
-		for err == nil {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err = r.store.EraseReplicas(ctx)
-			cancel()
-		}
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		r.store.StopAppends()
-		r.end(t)
-	}
 	first, second := g.replicas[0], g.replicas[1]
 	if err := g.lead(first); err != nil {
 		t.Fatal(err)
 	}
-	fill(first)
+	g.fill(first)
 	if err := g.lead(second); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.member.Keep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	fill(second)
+	g.fill(second)
 	if err := errors.Join(g.lead(first), first.member.Keep(t.Context()), g.random(first.store, randomSize)); err != nil {
 		t.Fatal(err)
 	}
-	fill(first)
+	g.fill(first)
 	if err := standby.Adopt(second.dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	second.end(t)
+}
+
+// fill has a replica that leads write until the stream has no room, and ends it. It does not resign.
+func (g *group) fill(r *replica) { // to the last byte: entries without a batch have the size of one that begins a term
+	t := g.t
+	t.Helper()
+	j := g.journalOf()
+	for {
+		x, err := j.Extent(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, size := uint64(g.maxBytes)-x.Bytes, randomSize
+		if left < 2*randomSize {
+			size = 256
+		}
+		if left < 2<<10 {
+			break
+		}
+		if err := g.random(r.store, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	for err == nil {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err = r.store.EraseReplicas(ctx)
+		cancel()
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	r.store.StopAppends()
+	r.end(t)
+}
+
+// TestFullStreamWithoutSnapshots: so is one whose successor gets no answer about the snapshot, as where the servers of that stream have no
+// leader, and the stream is trimmed although nobody knows up to where it could be.
+func TestFullStreamWithoutSnapshots(t *testing.T) {
+	t.Parallel()
+	some := natstest.User{Name: "some", Password: "some", Publish: []string{
+		"watcherd.>", "_INBOX.>", "$JS.API.STREAM.INFO.J", "$JS.API.STREAM.MSG.GET.J", "$JS.API.STREAM.PURGE.J", "$JS.API.CONSUMER.>",
+	}}
+	node := natstest.Start(t, natstest.Spec{Name: "solo", Dir: t.TempDir(), Users: []natstest.User{some, {Name: "all", Password: "all"}}})
+	as := func(user string) []*natstest.Node {
+		return []*natstest.Node{{URL: strings.Replace(node.URL, "//", "//"+user+":"+user+"@", 1)}}
+	}
+	g := newGroup(t, as("all"))
+	g.maxBytes = 1 << 20
+	first, second := g.replicas[0], g.replicas[1]
+	for _, r := range []*replica{second, first} {
+		if err := errors.Join(g.lead(r), g.random(r.store, randomSize)); err != nil {
+			t.Fatal(err)
+		}
+		if r == second {
+			second.end(t)
+		}
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.fill(first)
+	g.nodes = as("some")
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- second.member.Run(ctx) }()
+	late := time.AfterFunc(patience, second.store.StopAppends)
+	defer late.Stop()
+	for range 2 * g.maxBytes / randomSize {
+		if err := g.random(second.store, randomSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-kept; err != nil {
 		t.Fatal(err)
 	}
 	second.end(t)

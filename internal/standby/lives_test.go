@@ -264,6 +264,7 @@ func (l *lives) await(what string, ok func() bool) {
 				s, serr := l.journal.Snapshot(l.t.Context())
 				l.t.Logf("the stream: %+v, %v; the snapshot: %+v, %v", x, err, s, serr)
 			}
+			l.servers()
 			for _, p := range l.now {
 				_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it prints where it is
 				<-p.ended
@@ -421,14 +422,45 @@ func (l *lives) ask(do func(jetstream.JetStream) error) (err error) {
 	return err
 }
 
-// healthy returns when all servers have what the stream has.
+// healthy returns when all servers have what the streams have: another may be wiped next.
 func (l *lives) healthy() {
 	l.t.Helper()
-	l.await("the cluster does not recover", func() bool {
-		c := l.stream().Cluster
-		return c != nil && c.Leader != "" && len(c.Replicas) == 2 &&
-			!slices.ContainsFunc(c.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
-	})
+	for _, name := range streams {
+		l.await("the servers of the stream "+name+" do not recover", func() bool {
+			var c *jetstream.ClusterInfo
+			err := l.ask(func(js jetstream.JetStream) error {
+				s, err := js.Stream(l.t.Context(), name)
+				if err == nil {
+					c = s.CachedInfo().Cluster
+				}
+				return err
+			})
+			return name != "J" && errors.Is(err, jetstream.ErrStreamNotFound) || c != nil && c.Leader != "" && len(c.Replicas) == 2 &&
+				!slices.ContainsFunc(c.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
+		})
+	}
+}
+
+// streams are those that the replicas use.
+var streams = []string{"J", "J-SNAPSHOT"}
+
+// servers logs how they are, and what each says of the streams.
+func (l *lives) servers() {
+	for i, n := range l.nodes {
+		l.t.Logf("server %s is %s", n.Name, n.State)
+		if i >= len(l.js) {
+			continue
+		}
+		for _, name := range streams {
+			s, err := l.js[i].Stream(context.WithoutCancel(l.t.Context()), name)
+			if err != nil {
+				l.t.Logf("server %s of %s: %v", n.Name, name, err)
+				continue
+			}
+			cluster, _ := json.Marshal(s.CachedInfo().Cluster)
+			l.t.Logf("server %s of %s: %+v, %s", n.Name, name, s.CachedInfo().State, cluster)
+		}
+	}
 }
 
 // troubles are what happens to the replica that leads, or to the stream. Each returns when it is over.
@@ -692,6 +724,7 @@ func TestLives(t *testing.T) {
 		case 3:
 			node.Part()
 		}
+		t.Logf("server %s is %s", node.Name, node.State)
 		since := l.now[leader].heard().led
 		if trouble.name == "cut off the follower" || trouble.name == "purge" {
 			since = since.Add(-1) // it leads on

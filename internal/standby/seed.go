@@ -98,18 +98,24 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 		return true, errNoSnapshot
 	}
 	continued, err := m.client.Has(ctx, snapshot.Position)
+	whole := false
+	if err == nil && continued {
+		whole, err = m.client.Whole(ctx, snapshot)
+	}
 	switch {
 	case err != nil:
 		return true, fmt.Errorf("the journal's snapshot of sequence %d: %w", snapshot.Last, err)
 	case !continued:
 		return true, fmt.Errorf("%w: the one at sequence %d is older", errNoSnapshot, snapshot.Last)
+	case !whole: // the leader makes another
+		return true, fmt.Errorf("%w: the one at sequence %d lacks parts", errNoSnapshot, snapshot.Last)
 	}
 	known := at
 	if at.Last > 0 {
 		switch has, err := m.client.Has(ctx, at.Position); {
 		case err != nil:
 			return true, err
-		case has: // and what the snapshot lacks
+		case has && snapshot.Term <= at.Last: // and what the snapshot lacks: no journal has begun behind it, see journal.Client.Begin
 			known = store.Past{}
 		case snapshot.Last < at.Last || snapshot.Term < at.Term:
 			return false, fmt.Errorf("%w: the journal's snapshot is of sequence %d in term %d, this store is at %d in term %d",

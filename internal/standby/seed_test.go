@@ -27,7 +27,9 @@ import (
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 // seedEnv makes the test binary a replica instead that is seeded. Its value is a seeding.
@@ -216,6 +218,45 @@ func TestSeedAfterAdoptAgain(t *testing.T) {
 	g.same(second, first)
 }
 
+// TestSnapshotOfTheJournalBefore: a leader whose store has begun the journal makes a snapshot although there is one of the journal before, as
+// after that stream was restored from a backup. The journal has the entry of that, but not its past.
+func TestSnapshotOfTheJournalBefore(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(36, 36))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	js := nodes[0].Connect()
+	stream, err := js.Stream(t.Context(), g.journalOf().SnapshotStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup []*nats.Msg
+	for seq := stream.CachedInfo().State.FirstSeq; seq <= stream.CachedInfo().State.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		backup = append(backup, &nats.Msg{Subject: m.Subject, Header: nats.Header{"Watcherd-Snapshot": m.Header.Values("Watcherd-Snapshot")}, Data: m.Data})
+	}
+	first.end(t)
+	if err := errors.Join(standby.Adopt(first.dir), g.lead(first), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range backup {
+		if _, err := js.PublishMsg(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.same(first, second)
+}
+
 // TestSeedWaits: an empty replica of a journal that began with records waits until the leader has made a snapshot.
 func TestSeedWaits(t *testing.T) {
 	t.Parallel()
@@ -240,6 +281,48 @@ func TestSeedWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.end(t)
+	g.same(second, first)
+}
+
+// TestSeedWithoutParts: so does one that meets a snapshot whose parts another leader took for what was left of one. The leader makes another.
+func TestSeedWithoutParts(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(34, 34))
+	first, second := g.replicas[0], g.replicas[1]
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := nodes[0].Connect().Stream(t.Context(), g.journalOf().SnapshotStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("watcherd.snapshot.J.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for subject := range info.State.Subjects {
+		if strings.HasSuffix(subject, ".complete") {
+			continue
+		}
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	second.member.SetSeedPatience(0)
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
+		t.Fatalf("without the parts: %v", err)
+	}
+	if err := first.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
 	g.same(second, first)
 }
 
@@ -729,4 +812,78 @@ func TestOffSinceTheBeginning(t *testing.T) {
 	}
 	g.trimmed(first, random, behind.Last)
 	g.same(first, second)
+}
+
+// TestFollowedOther: a folder that was empty when its replica started, and has had everything since, has records that others may lack: it is
+// refused, as after a restart, when an old copy of the store was adopted behind it.
+func TestFollowedOther(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(33, 33))
+	first, second, old := g.replicas[0], g.replicas[1], &replica{dir: filepath.Join(t.TempDir(), "old")}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10), first.store.Backup(t.Context(), old.dir)); err != nil {
+		t.Fatal(err)
+	}
+	way := testkit.NewProxy(t, strings.TrimPrefix(nodes[0].URL, "nats://"))
+	g.open(second, func(c *standby.Config) {
+		c.Journal.NATS.URLs, c.TakeOverAfter = []string{"nats://" + way.Addr}, time.Hour
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := second.member.Lead(ctx)
+		ended <- err
+	}()
+	if err := g.work(first.store, random, 10); err != nil {
+		t.Fatal(err)
+	}
+	end := first.store.JournalPosition().Last
+	waittest.Until(t, "the second has everything", func() bool {
+		s := second.member.State()
+		return s.Last >= end && !s.Heard.IsZero()
+	})
+	way.Cut()
+	first.end(t)
+	if err := standby.Adopt(old.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(old), g.work(old.store, random, 10), old.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	way.Restore()
+	waittest.Until(t, "the second ends, or has what the old copy has", func() bool {
+		return len(ended) > 0 || second.member.State().Last >= old.store.JournalPosition().Last
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, journal.ErrDiverged) {
+		t.Errorf("a replica that has had more than the journal has now: %v", err)
+	}
+	second.member.Close()
+	second.member = nil
+	old.end(t)
+}
+
+// TestDamagedOther: so is one that has lost keys. It is no copy of its journal, but has records that the adopted store lacks.
+func TestDamagedOther(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(35, 35))
+	first, old := g.replicas[0], &replica{dir: filepath.Join(t.TempDir(), "old")}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 10), first.store.Backup(t.Context(), old.dir), g.work(first.store, random, 10)); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := standby.Adopt(old.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(old), g.work(old.store, random, 10), old.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	old.end(t)
+	before := contents(t, first.dir)
+	if err := os.WriteFile(filepath.Join(first.dir, "db", "LOSS"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.refused(first, before)
 }

@@ -137,18 +137,25 @@ func (m *Member) Hold(ctx context.Context) error {
 	return nil
 }
 
-// identity names the directory, so that a process knows whether the last leader was in it.
+// identity names the directory, so that a process knows whether the last leader was in it. A copy of it is another.
 func identity(dir, host string) (string, error) {
 	path := filepath.Join(dir, "REPLICA")
-	id, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		id = []byte(strings.ToLower(rand.Text()[:12]))
-		err = os.WriteFile(path, id, 0o600)
+	place, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("identity of the replica: %w", err)
+	}
+	text, err := os.ReadFile(path)
+	id, was, _ := strings.Cut(string(text), " ")
+	if id == "" || was != "" && was != place {
+		id = strings.ToLower(rand.Text()[:12])
+	}
+	if was != place && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		err = os.WriteFile(path, []byte(id+" "+place), 0o600)
 	}
 	if err != nil {
 		return "", fmt.Errorf("identity of the replica: %w", err)
 	}
-	return host + "/" + string(id), nil
+	return host + "/" + id, nil
 }
 
 // bootFile is, in a directory, the boot of the machine on which it led last.
@@ -269,7 +276,7 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
 		s, err = folder.Lead(m.writer)
-	case (folder.Fresh() || exists(newFile(m.cfg.Dir))) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
+	case exists(newFile(m.cfg.Dir)) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	return at, s, errors.Join(err, unread)

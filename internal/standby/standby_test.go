@@ -1,6 +1,7 @@
 package standby_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -513,42 +514,55 @@ func TestLeaderPosition(t *testing.T) {
 }
 
 // TestVolumeOfALivingLeader: a replica that finds a directory on another machine than that on which it led last does not take its leader for
-// ended: the machine may only seem to be lost. It leads when that one is silent, or resigns.
+// ended: the machine may only seem to be lost. Nor does one whose directory is a copy. It leads when that one is silent, or resigns.
 func TestVolumeOfALivingLeader(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, one(t))
-	random := rand.New(rand.NewPCG(19, 19))
-	first, moved := g.replicas[0], g.replicas[1]
-	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
-		t.Fatal(err)
+	for name, change := range map[string]func(dir string) error{
+		"moved": func(dir string) error {
+			id, err := os.ReadFile(filepath.Join(dir, "REPLICA"))
+			id, _, _ = bytes.Cut(id, []byte(" ")) // and where it was, which is the same on the other machine
+			return errors.Join(err, os.WriteFile(filepath.Join(dir, "REPLICA"), id, 0o600),
+				os.WriteFile(filepath.Join(dir, "BOOT"), []byte("of another machine"), 0o600))
+		},
+		"copied": func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, one(t))
+			random := rand.New(rand.NewPCG(19, 19))
+			first, second := g.replicas[0], g.replicas[1]
+			if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+				t.Fatal(err)
+			}
+			first.end(t)
+			g.takeOver = patience // above a leader's silence
+			err := os.CopyFS(second.dir, os.DirFS(first.dir))
+			if err = errors.Join(err, change(second.dir), g.lead(first)); err != nil {
+				t.Fatal(err)
+			}
+			g.open(second, func(*standby.Config) {})
+			member, from := second.member, first.store.JournalPosition().Last
+			led := make(chan error, 1)
+			go func() { led <- g.lead(second) }()
+			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+				s := member.State()
+				if s.Leads || first.store.Err() != nil || time.Now().After(end) {
+					t.Fatalf("%+v beside a leader whose store has failed: %v", s, first.store.Err())
+				}
+				if !s.Heard.IsZero() && s.Last > from+2 { // it had all, and read that the leader lives
+					break
+				}
+			}
+			if same := member.State().Replica == first.member.State().Replica; same != (name == "moved") {
+				t.Errorf("they are one replica: %v", same)
+			}
+			first.end(t)
+			if err := <-led; err != nil {
+				t.Fatal(err)
+			}
+			second.end(t)
+		})
 	}
-	first.end(t)
-	g.takeOver = patience // above a leader's silence
-	err := os.CopyFS(moved.dir, os.DirFS(first.dir))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(moved.dir, "BOOT"), []byte("of another machine"), 0o600)
-	}
-	if err = errors.Join(err, g.lead(first)); err != nil {
-		t.Fatal(err)
-	}
-	g.open(moved, func(*standby.Config) {})
-	member, from := moved.member, first.store.JournalPosition().Last
-	led := make(chan error, 1)
-	go func() { led <- g.lead(moved) }()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		s := member.State()
-		if s.Leads || first.store.Err() != nil || time.Now().After(end) {
-			t.Fatalf("%+v beside a leader whose store has failed: %v", s, first.store.Err())
-		}
-		if !s.Heard.IsZero() && s.Last > from+2 { // it had all, and read that the leader lives
-			break
-		}
-	}
-	first.end(t)
-	if err := <-led; err != nil {
-		t.Fatal(err)
-	}
-	moved.end(t)
 }
 
 // TestLeaderInItsPlace: a leader that is killed, and started again on its machine, does not wait for itself.

@@ -119,8 +119,9 @@ func runNode(text string) error {
 
 // Node is a server in a process of its own.
 type Node struct {
-	Name string
-	URL  string
+	Name  string
+	URL   string
+	State string // up, killed, stopped, or parted from the others; for logs
 
 	t     testing.TB
 	spec  Spec
@@ -168,11 +169,12 @@ func (n *Node) Start() {
 		n.t.Errorf("server %s: %v", n.Name, err)
 		return
 	}
-	n.URL = strings.TrimSpace(line)
+	n.URL, n.State = strings.TrimSpace(line), "up"
 }
 
 // Kill ends the process at once, if it still runs.
 func (n *Node) Kill() {
+	n.State = "killed"
 	_ = n.cmd.Process.Kill()
 	_ = n.cmd.Wait()
 }
@@ -192,6 +194,7 @@ func (n *Node) Wipe() {
 
 // Freeze stops the process, which keeps its connections and reads nothing any more.
 func (n *Node) Freeze() {
+	n.State = "stopped"
 	n.signal(syscall.SIGSTOP)
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(n.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
@@ -200,7 +203,10 @@ func (n *Node) Freeze() {
 }
 
 // Thaw continues it.
-func (n *Node) Thaw() { n.signal(syscall.SIGCONT) }
+func (n *Node) Thaw() {
+	n.State = "up"
+	n.signal(syscall.SIGCONT)
+}
 
 func (n *Node) signal(s syscall.Signal) {
 	n.t.Helper()
@@ -261,6 +267,7 @@ func startCluster(t testing.TB, s Spec) []*Node {
 
 // Part cuts the server off from the others of a cluster that is behind proxies, but not from its clients, until Join.
 func (n *Node) Part() {
+	n.State = "parted"
 	for _, p := range n.links {
 		p.Cut()
 	}
@@ -268,6 +275,7 @@ func (n *Node) Part() {
 
 // Join ends Part.
 func (n *Node) Join() {
+	n.State = "up"
 	for _, p := range n.links {
 		p.Restore()
 	}
