@@ -234,6 +234,8 @@ func TestBounds(t *testing.T) {
 		`object.list.all(a, object.list.all(b, object.list.all(c, a != b || b != c || true)))`,
 		`object.list.transformMap(i, v, v)`,
 		`object.list.transformMapEntry(i, v, {string(i): v})`,
+		`object.rows.map(r, object.list.slice(0, 2000).transformMap(i, v, v).size())`,
+		`object.rows.map(r, object.list.slice(0, 2000).transformMapEntry(i, v, {i: v}).size())`,
 		`[object.text, object.text, object.text, object.text]`,
 		`object.text + object.text + object.text + object.text + object.text`,
 		`json.encode([object.text, object.text, object.text, object.text, object.text])`,

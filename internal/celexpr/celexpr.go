@@ -537,6 +537,8 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 		units = 1 + uint64(len(text))*uint64(r[string(pattern)])/regexWorkPerCost
 	case zoned:
 		units = zoneCost + work(function, args)
+	case function == "cel.@mapInsert": // of transformMap(): each entry copies the keys of those before it
+		units = 1 + uint64(entries(args[0])+entries(args[1]))/2
 	case overload == "" || converts[function]:
 		units = 1 + work(function, args)
 	}
@@ -551,6 +553,16 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 
 // zoneCost is that of reading a time zone by its name.
 const zoneCost = 200
+
+// entries is the number of entries of a map, 0 for other values.
+func entries(v ref.Val) types.Int {
+	m, ok := v.(traits.Mapper)
+	if !ok {
+		return 0
+	}
+	n, _ := m.Size().(types.Int)
+	return n
+}
 
 // converts are the functions whose time is linear in a text, and that CEL charges a unit.
 var converts = map[string]bool{
