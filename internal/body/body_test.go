@@ -236,6 +236,7 @@ func TestBounds(t *testing.T) {
 		`object.list.transformMapEntry(i, v, {string(i): v})`,
 		`object.rows.map(r, object.list.slice(0, 2000).transformMap(i, v, v).size())`,
 		`object.rows.map(r, object.list.slice(0, 2000).transformMapEntry(i, v, {i: v}).size())`,
+		`object.list.all(i, object.text.all(c, c != ""))`,
 		`[object.text, object.text, object.text, object.text]`,
 		`object.text + object.text + object.text + object.text + object.text`,
 		`json.encode([object.text, object.text, object.text, object.text, object.text])`,
