@@ -166,6 +166,7 @@ func (a *progressAnswer) line(p Progress) {
 }
 
 func (a *progressAnswer) end(last Progress, err error) error {
+	_ = a.rc.SetWriteDeadline(time.Now().Add(requestTimeout)) // see limited
 	switch {
 	case a.begun && err != nil:
 		a.line(Progress{Count: last.Count, Error: err.Error()})

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 )
 
@@ -358,6 +359,47 @@ func TestEndWithSilentConnections(t *testing.T) {
 		}
 		if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("the silent connection: %v", err)
+		}
+	})
+}
+
+// TestUnreadCommand: a client that does not read the answer to its command keeps the place for commands no longer than other answers take.
+func TestUnreadCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := NewLocal()
+		s := &Server{log: slog.New(slog.DiscardHandler), commands: make(chan struct{}, maxCommands)}
+		long := strings.Repeat("a", 1<<20)
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_ = s.command(w, r, func(context.Context, func(int)) (Progress, error) {
+				return Progress{Backtest: &retrace.Backtest{Routes: []retrace.RouteTest{{Route: long}}}}, nil
+			})
+		})
+		s.listeners = []listener{{local, handler, newConnections(maxConnections, false)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		for range maxCommands {
+			client, err := local.dial(ctx, "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if _, err := io.WriteString(client, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if len(s.commands) != maxCommands {
+			t.Fatalf("%d commands run", len(s.commands))
+		}
+		time.Sleep(2 * requestTimeout)
+		synctest.Wait()
+		if len(s.commands) > 0 {
+			t.Errorf("%d places are still taken", len(s.commands))
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 }

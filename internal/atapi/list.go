@@ -26,8 +26,10 @@ import (
 const (
 	// held is how much of a list is held back: up to there it can still become an error.
 	held = 512 << 10
-	// writeTimeout bounds how long a client may take for each part of a list.
+	// writeTimeout bounds how long a client may take for each part of a list, and listTimeout for all of it: other lists wait
+	// for it.
 	writeTimeout = 30 * time.Second
+	listTimeout  = 10 * time.Minute
 )
 
 // position is where a list is continued: in the state of a time, after an object.
@@ -161,7 +163,7 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 		return unknown(worth.As, what, r.at, &worth)
 	}
 	warn(w, t, &worth)
-	out := &listing{w: w, form: &r.form}
+	out := &listing{w: w, form: &r.form, end: time.Now().Add(listTimeout)}
 	all := history.Objects{Resource: t.about, Namespace: t.namespace}
 	if !sel.names.Empty() {
 		all.Named = func(namespace, name string) bool {
@@ -190,7 +192,7 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 	if next != "" {
 		meta.Continue = position{r.at, next}.token()
 	}
-	return out.end(meta, err)
+	return out.finish(meta, err)
 }
 
 func labelsOf(raw []byte) labels.Set {
@@ -205,6 +207,7 @@ func labelsOf(raw []byte) labels.Set {
 type listing struct {
 	w    http.ResponseWriter
 	form *form
+	end  time.Time // of its time
 	buf  []byte
 	n    int
 	sent bool  // a part of it
@@ -226,14 +229,18 @@ func (l *listing) add(raw []byte) {
 func (l *listing) flush() {
 	l.w.Header().Set("Content-Type", "application/json")
 	l.sent = true
-	_ = http.NewResponseController(l.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // there are deadlines on TCP
+	late := time.Now().Add(writeTimeout)
+	if late.After(l.end) {
+		late = l.end
+	}
+	_ = http.NewResponseController(l.w).SetWriteDeadline(late) // there are deadlines on TCP
 	_, l.err = l.w.Write(l.buf)
 	l.buf = l.buf[:0]
 }
 
-// end completes the list. After an error the list stays incomplete, so no client takes it for a whole
+// finish completes the list. After an error the list stays incomplete, so no client takes it for a whole
 // one.
-func (l *listing) end(meta metav1.ListMeta, err error) error {
+func (l *listing) finish(meta metav1.ListMeta, err error) error {
 	if err != nil {
 		if l.sent {
 			panic(http.ErrAbortHandler)

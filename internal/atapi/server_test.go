@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -132,6 +136,60 @@ func (p *past) serve(t *testing.T) func(path string, headers ...string) (reply, 
 		body, err := io.ReadAll(resp.Body)
 		return reply{resp.StatusCode, resp.Header.Get("Warning")}, string(body), err
 	}
+}
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if conn, ok := <-p; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// TestSlowList: a client that reads each part of a long list just in time does not have hours for it.
+func TestSlowList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &past{worth: history.Worth{As: history.Exact}, as: history.Exact, states: slices.Repeat([]history.State{pod("a", `,"text":"`+strings.Repeat("a", 256<<10)+`"`)}, 200)}
+		for i := range p.states {
+			p.states[i].Name = fmt.Sprintf("a%03d", i)
+		}
+		s := &Server{History: p, Resources: p.resources, Parse: func(text string, _ time.Time) (time.Time, error) { return time.Parse(time.RFC3339, text) }}
+		ended := make(chan time.Duration, 1)
+		began := time.Now()
+		listener := make(pipes, 1)
+		srv := &http.Server{Handler: http.StripPrefix("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { ended <- time.Since(began) }()
+			s.ServeHTTP(w, r)
+		}))}
+		client, conn := net.Pipe()
+		listener <- conn
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(listener) }()
+		if _, err := io.WriteString(client, "GET /1999-01-01T00:00:00Z/api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		reading.Go(func() {
+			part := make([]byte, held/20)
+			for err := error(nil); err == nil; time.Sleep(writeTimeout / 30) {
+				_, err = io.ReadFull(client, part)
+			}
+		})
+		if took := <-ended; took < writeTimeout || took > listTimeout+writeTimeout {
+			t.Errorf("the list took %v", took)
+		}
+		close(listener)
+		<-served
+		if err := errors.Join(client.Close(), srv.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -63,7 +63,7 @@ func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []ce
 		return nil, []celexpr.Fault{*fault}
 	}
 	b.ast, b.loops, b.reads = ast, loops(ast), reads(ast)
-	opts := append(limits.Options(), cel.InterruptCheckFrequency(100), d.guards)
+	opts := append(limits.Options(ast), cel.InterruptCheckFrequency(100), d.guards)
 	if b.program, err = env.Program(ast, opts...); err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}

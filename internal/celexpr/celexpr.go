@@ -252,14 +252,15 @@ type Limits struct {
 	Memory uint32 // bytes of one value
 }
 
-// Options bound an evaluation by [Eval] in cost, iterations, memory and the work of patterns.
-func (l Limits) Options() []cel.ProgramOption {
-	return append(append(l.MemoryOptions(), l.CostOptions()...), cel.EvalOptions(cel.OptOptimize))
+// Options bound an evaluation by [Eval] in cost, iterations, memory and the work of patterns. They are for the program of the
+// expression.
+func (l Limits) Options(checked *cel.Ast) []cel.ProgramOption {
+	return append(append(l.MemoryOptions(), l.CostOptions(checked)...), cel.EvalOptions(cel.OptOptimize))
 }
 
 // CostOptions bound an evaluation by [Eval] in cost and iterations, and matches() in the work of
-// its pattern. Patterns must be literals. They are for one program.
-func (l Limits) CostOptions() []cel.ProgramOption {
+// its pattern. Patterns must be literals. They are for the program of the expression.
+func (l Limits) CostOptions(checked *cel.Ast) []cel.ProgramOption {
 	r := regexes{}
 	return []cel.ProgramOption{
 		cel.CostLimit(l.Cost),
@@ -267,6 +268,7 @@ func (l Limits) CostOptions() []cel.ProgramOption {
 		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
 		cel.CustomDecoratorV2(membership),
 		cel.CustomDecoratorV2(lookup),
+		cel.CustomDecoratorV2(rangesOf(checked)),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{
 			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
 		}),
@@ -395,6 +397,58 @@ func (c cut) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 // Eval is Exec without a frame.
 func (c cut) Eval(vars interpreter.Activation) ref.Val {
 	return interpreter.EvalActivation(vars, c.Exec)
+}
+
+// rangesOf has the loops of an expression fail for a text before CEL counts its characters, in each iteration of a loop around them, and
+// charges nothing.
+func rangesOf(checked *cel.Ast) interpreter.InterpretableDecoratorV2 {
+	ranges := map[int64]bool{}
+	for _, loop := range ast.MatchDescendants(ast.NavigateAST(checked.NativeRep()), ast.KindMatcher(ast.ComprehensionKind)) {
+		ranges[loop.AsComprehension().IterRange().ID()] = true
+	}
+	return func(e interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+		if !ranges[e.ID()] {
+			return e, nil
+		}
+		if field, ok := e.(interpreter.InterpretableAttribute); ok {
+			return rangeField{field}, nil
+		}
+		return rangeValue{e}, nil
+	}
+}
+
+// rangeValue is what a loop is over, and rangeField that as a field, which CEL takes no other value for.
+type (
+	rangeValue struct{ interpreter.InterpretableV2 }
+	rangeField struct {
+		interpreter.InterpretableAttribute
+	}
+)
+
+func (r rangeValue) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	return itemsOf(r.ID(), r.InterpretableV2.Exec(frame))
+}
+
+func (r rangeField) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	return itemsOf(r.ID(), r.InterpretableAttribute.Exec(frame))
+}
+
+// itemsOf is a value to be looped over, or an error for a text. An empty one has no items.
+func itemsOf(id int64, v ref.Val) ref.Val {
+	if text, ok := v.(types.String); ok && text != "" {
+		return types.NewErrWithNodeID(id, "a loop is over a list or a map, not over a text")
+	}
+	return v
+}
+
+// Eval is Exec without a frame.
+func (r rangeValue) Eval(vars interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(vars, r.Exec)
+}
+
+// Eval is Exec without a frame.
+func (r rangeField) Eval(vars interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(vars, r.Exec)
 }
 
 // lookup has a map of the expression look for a text as [table] does.
@@ -537,6 +591,8 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 		units = 1 + uint64(len(text))*uint64(r[string(pattern)])/regexWorkPerCost
 	case zoned:
 		units = zoneCost + work(function, args)
+	case function == "cel.@mapInsert": // of transformMap(): each entry copies the keys of those before it
+		units = 1 + uint64(entries(args[0])+entries(args[1]))/2
 	case overload == "" || converts[function]:
 		units = 1 + work(function, args)
 	}
@@ -551,6 +607,16 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 
 // zoneCost is that of reading a time zone by its name.
 const zoneCost = 200
+
+// entries is the number of entries of a map, 0 for other values.
+func entries(v ref.Val) types.Int {
+	m, ok := v.(traits.Mapper)
+	if !ok {
+		return 0
+	}
+	n, _ := m.Size().(types.Int)
+	return n
+}
 
 // converts are the functions whose time is linear in a text, and that CEL charges a unit.
 var converts = map[string]bool{

@@ -120,7 +120,7 @@ func TestLookup(t *testing.T) {
 	if issues.Err() != nil {
 		t.Fatal(issues.Err())
 	}
-	program, err := env.Program(tooLong, Limits{Cost: 1000}.CostOptions()...)
+	program, err := env.Program(tooLong, Limits{Cost: 1000}.CostOptions(tooLong)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -307,6 +307,35 @@ func TestLongKeys(t *testing.T) {
 	}
 }
 
+// TestTextInALoop: a loop over a text, which has no items, fails at once. In each iteration of another loop, which continues after an error, CEL
+// counted its characters: an object of 1 MB held up all watches for a minute.
+func TestTextInALoop(t *testing.T) {
+	o := newObjects(t)
+	c := change(event.Added, nil, o.from(`{"apiVersion":"v1","kind":"Thing","metadata":{"name":"a"},"none":"","text":"`+strings.Repeat("a", 1<<20)+`","items":[1`+strings.Repeat(",1", 12_000)+`]}`))
+	for when, want := range map[string]string{
+		`object.items.exists(i, object.text.exists(t, t == i))`:                       "over a list or a map",
+		`object.items.exists(i, object.text.exists(k, v, v == i))`:                    "over a list or a map",
+		`object.items.exists(i, object.?text.orValue([]).exists(t, t == i))`:          "over a list or a map",
+		`object.items.exists(i, (i > 0 ? object.text : []).exists(t, t == i))`:        "over a list or a map",
+		`object.items.exists(i, object["te" + "xt"].map(t, t) == [i])`:                "over a list or a map",
+		`cel.bind(x, object.text, object.items.exists(i, x.filter(t, t == i) != []))`: "over a list or a map",
+		`object.none.all(t, t == "a") && object.items.all(i, i == 1)`:                 "",
+	} {
+		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		began := time.Now()
+		got, s := r.Route(nil, c), r.Stats()[0]
+		if want == "" && (len(got) != 1 || s.Errors > 0) || want != "" && (s.FirstError == nil || !strings.Contains(s.FirstError.Error(), want)) {
+			t.Errorf("%s: %d targets, %v", when, len(got), s.FirstError)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s took %v", when, took)
+		}
+	}
+}
+
 // What is not metered is bounded by its text.
 func TestMetered(t *testing.T) {
 	x, err := newExpressions(defaultLimits())

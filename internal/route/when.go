@@ -110,7 +110,7 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), x.guards}
 	if c.metered {
-		opts = append(opts, x.limits.CostOptions()...)
+		opts = append(opts, x.limits.CostOptions(ast)...)
 	}
 	if c.metered && buildsValues(tree) {
 		opts = append(opts, x.limits.MemoryOptions()...)

@@ -183,7 +183,7 @@ func compileAccept(text string) (*acceptance, error) {
 	if faults == nil {
 		switch out := ast.OutputType(); {
 		case out.IsExactType(types.BoolType), out.IsExactType(types.StringType), out.IsExactType(types.DynType):
-			program, err := env.Program(ast, acceptLimits.Options()...)
+			program, err := env.Program(ast, acceptLimits.Options(ast)...)
 			if err == nil {
 				return &acceptance{ast: ast, program: program}, nil
 			}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -173,5 +174,30 @@ func TestEchoedSecretOfBefore(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 		})
+	}
+}
+
+// TestEchoedSecretBesideTokens: an answer may quote a header that all requests have, whatever number of tokens they had beside it.
+func TestEchoedSecretBesideTokens(t *testing.T) {
+	tokens := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/token" {
+			tokens++
+			_, _ = fmt.Fprintf(w, `{"access_token":"token-%d"}`, tokens)
+			return
+		}
+		w.WriteHeader(http.StatusUnauthorized) // another token is fetched
+		_, _ = io.WriteString(w, "no: "+r.Header.Get("X-Tenant-Key"))
+	}))
+	defer server.Close()
+	c := webhook.NewConfig()
+	key, secret := secretFile(t, "canary-key"), secretFile(t, "secret")
+	c.URL.Text, c.Headers = server.URL, map[string]sinks.Header{"X-Tenant-Key": {Secret: key}}
+	c.OAuth = &sinks.OAuth{TokenURL: server.URL + "/token", ClientID: "me", ClientSecret: &secret}
+	s := sinktest.Open(t, c)
+	for range 300 {
+		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "no: ***") {
+			t.Fatalf("with token %d: %v", tokens, err)
+		}
 	}
 }

@@ -117,13 +117,14 @@ type Sent struct {
 // maxSent is how many secrets are known: those of a while.
 const maxSent = 256
 
-// Note notes secrets and returns all that are known, for reading.
+// Note notes secrets that are sent now and returns all that are known, for reading.
 func (s *Sent) Note(secrets ...string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, secret := range secrets {
-		if secret != "" && !slices.Contains(s.secrets, secret) {
-			s.secrets = append(s.secrets, secret)
+		if secret != "" { // one that is in use is never the oldest
+			others := slices.DeleteFunc(slices.Clone(s.secrets), func(known string) bool { return known == secret })
+			s.secrets = append(others, secret)
 		}
 	}
 	s.secrets = s.secrets[max(len(s.secrets)-maxSent, 0):]

@@ -1,0 +1,25 @@
+package post
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestSecretBesideRotatedOnes: a secret that each request has is hidden, however many tokens have taken each other's place beside it.
+func TestSecretBesideRotatedOnes(t *testing.T) {
+	var alone, together Sent
+	first := alone.Note("key", "of the first request")
+	for i := range 3 * maxSent {
+		token := fmt.Sprint("token-", i)
+		alone.Note("key")
+		for name, hidden := range map[string][]string{"one after the other": alone.Note(token), "together": together.Note("key", token)} {
+			if !slices.Contains(hidden, "key") || !slices.Contains(hidden, token) || len(hidden) > maxSent {
+				t.Fatalf("%s, token %d: of %d secrets are hidden the key: %t, the token: %t", name, i, len(hidden), slices.Contains(hidden, "key"), slices.Contains(hidden, token))
+			}
+		}
+	}
+	if !slices.Equal(first, []string{"key", "of the first request"}) {
+		t.Errorf("what a request hides has changed: %q", first)
+	}
+}
