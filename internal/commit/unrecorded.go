@@ -12,7 +12,7 @@ type unrecorded struct {
 	since time.Time     // none of those was observed before
 	gaps  []time.Time   // when the losses of history among them began
 	list  time.Time     // since when more may come of a list that is committed in part; zero: nothing does
-	moved chan struct{} // closed when some have become durable; nil: nobody waits
+	moved chan struct{} // closed when some have become durable; nil: nothing waits for that
 }
 
 // observe counts a notification, and returns its time.

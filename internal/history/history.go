@@ -54,8 +54,8 @@ type Reader struct {
 	ledger   *ledger.Ledger
 	inflater *record.Inflater
 	now      func() time.Time
-	reading  func(settle bool) map[string]Unread // nil: no statement
-	places   int                                 // maxPlaces
+	reading  Reading // nil: no statement
+	places   int     // maxPlaces
 
 	mu     sync.Mutex // guards what follows
 	known  known      // its lists are never changed
@@ -94,11 +94,13 @@ func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
 	return &Reader{store: s, ledger: l, inflater: in, now: time.Now, places: maxPlaces}
 }
 
-// Reading sets what reports of the feeds that run, by their names in the store, what of them is
-// not in the history; the zero Unread is nothing. With settle it may wait a moment for what has been observed to be
-// recorded. It is called before the first question. Without it, as
+// Reading reports of the feeds that run, by their names in the store, what of them is not in the history; the zero Unread is nothing.
+// It may wait a moment for what those that settle selects, nil: none, have observed up to a time to be recorded.
+type Reading func(settle func(feed string) bool, to time.Time) map[string]Unread
+
+// Reading sets what runs. It is called before the first question. Without it, as
 // for the store of a daemon that does not run, all feeds count as read.
-func (r *Reader) Reading(feeds func(settle bool) map[string]Unread) { r.reading = feeds }
+func (r *Reader) Reading(feeds Reading) { r.reading = feeds }
 
 // Unread are changes that are not in the history yet: those since a time, of a resource that
 // no watch can read at the moment, or of which a watch has read more than is committed.
@@ -616,7 +618,12 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	if list, err = r.unselectedNamespace(resource, namespace, to); r.reading == nil || len(list) > 0 || err != nil {
 		return list, err
 	}
-	running := r.reading(true)
+	concerns := func(feed string) bool {
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		return (resource == nil || gr.Group == resource.Group && gr.Resource == resource.Resource) && (namespace == "" || in == "" || in == namespace)
+	}
+	running := r.reading(concerns, to)
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -628,11 +635,11 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		}
 	}
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
-		partition, in := ledger.SplitFeed(feed)
-		gr, _ := ledger.SplitPartition(partition)
-		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
+		if !concerns(feed) {
 			return nil
 		}
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
 		u, runs := running[feed]
 		if !runs {
 			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil {

@@ -84,7 +84,7 @@ type leaving struct {
 func (r *Reader) leavings(resource event.Resource) (leavings, error) {
 	l, running := leavings{map[string]map[string]time.Time{}, map[string]bool{}}, map[string]bool{}
 	if r.reading != nil {
-		for feed := range r.reading(false) {
+		for feed := range r.reading(nil, time.Time{}) {
 			partition, _ := ledger.SplitFeed(feed)
 			running[partition] = true // a watch may have returned to it a moment ago
 		}

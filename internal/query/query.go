@@ -101,10 +101,12 @@ func (r *Reader) History() *history.Reader {
 // settling is how long an answer waits for what was observed before it to be recorded. Most commits take milliseconds.
 const settling = 100 * time.Millisecond
 
-// reading returns of each feed what of it is not in the history; settle: when what has been observed so far is, or some time has passed.
-func (r *Reader) reading(settle bool) map[string]history.Unread {
+// reading implements history.Reading. It waits for one time for all feeds.
+func (r *Reader) reading(settle func(feed string) bool, to time.Time) map[string]history.Unread {
 	feeds := map[string]history.Unread{}
-	now := time.Now()
+	if now := time.Now(); to.After(now) {
+		to = now
+	}
 	wait, cancel := context.WithTimeout(context.Background(), settling)
 	defer cancel()
 	paused := r.store.Health().Paused
@@ -117,10 +119,10 @@ func (r *Reader) reading(settle bool) map[string]history.Unread {
 		switch u := (history.Unread{Since: w.UnreadSince, Cause: w.Message}); {
 		case w.State == dynamicfactory.StateWatching && u.Since.IsZero() && !(paused && w.InFlight > 0):
 			feeds[s.ID] = history.Unread{}
-			if !settle {
+			if settle == nil || !settle(s.ID) {
 				continue
 			}
-			if since, ok := s.recorded(wait, now); !ok {
+			if since, ok := s.recorded(wait, to); !ok {
 				feeds[s.ID] = history.Unread{Since: since, Cause: "what was read is being recorded"}
 			}
 		default:

@@ -82,7 +82,7 @@ func (g *group) fill(r *replica) { // to the last byte: entries without a batch 
 }
 
 // TestFullStreamWithoutSnapshots: so is one whose successor gets no answer about the snapshot, as where the servers of that stream have no
-// leader, and the stream is trimmed although nobody knows up to where it could be.
+// leader, and the stream is trimmed although it is not known up to where it could be.
 func TestFullStreamWithoutSnapshots(t *testing.T) {
 	t.Parallel()
 	some := natstest.User{Name: "some", Password: "some", Publish: []string{
