@@ -185,8 +185,7 @@ func TestSlowList(t *testing.T) {
 			t.Errorf("the list took %v", took)
 		}
 		close(listener)
-		<-served
-		if err := errors.Join(client.Close(), srv.Close()); err != nil {
+		if err := errors.Join(<-served, client.Close(), srv.Close()); !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	})

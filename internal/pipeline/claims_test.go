@@ -64,7 +64,8 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 		asking.Wait()
 		wrong := 0
 		for _, c := range claims {
-			now, err := claim{}, error(nil)
+			var now claim
+			var err error
 			switch {
 			case c.to.IsZero():
 				continue
@@ -152,8 +153,7 @@ func TestUnreadBeforeItIsRecorded(t *testing.T) {
 	l.apply(l.state(committest.PodWatch()))
 	l.caughtUp()
 	about := event.Resource{Resource: "pods"}
-	begun := time.Now()
-	eventually(t, "complete", func() bool { return l.span(&about, begun).Complete })
+	begun := l.complete(&about)
 	held, release := make(chan struct{}), make(chan struct{})
 	go func() {
 		_ = l.m.committer.AtBarrier(func(commit.Barrier) {

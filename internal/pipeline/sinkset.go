@@ -85,7 +85,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		return
 	}
 	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
-	w := delivery.New(m.deliveryOf(spec, queue, paused, kind))
+	w := delivery.New(m.deliveryOf(spec, queue, paused, kind))    //nolint:contextcheck // what may be sent is asked without waiting
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the informers
 	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
 	go func() {

@@ -26,6 +26,16 @@ func (l *live) span(resource *event.Resource, from time.Time) past.Span {
 	return p.Span
 }
 
+// complete waits until all that is watched is complete, of all resources or of one, and returns a time from which on it is.
+func (l *live) complete(resource *event.Resource) (from time.Time) {
+	l.Helper()
+	eventually(l.T, "complete", func() bool {
+		from = time.Now()
+		return l.span(resource, from).Complete && l.span(nil, from).Complete
+	})
+	return from
+}
+
 // TestUnreadIsNotComplete: while a watch fails, what happens is not in the history, and the
 // history says so: with the time up to which it is complete.
 func TestUnreadIsNotComplete(t *testing.T) {
@@ -36,8 +46,7 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	l.apply(l.state(committest.PodWatch()))
 	l.caughtUp()
 	about := event.Resource{Resource: "pods"}
-	begun := time.Now()
-	eventually(t, "complete", func() bool { return l.span(&about, begun).Complete && l.span(nil, begun).Complete })
+	begun := l.complete(&about)
 
 	g.code.Store(http.StatusServiceUnavailable)
 	api.Cut()
@@ -169,11 +178,10 @@ func TestUnreadSinceTheStart(t *testing.T) {
 			l := runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(committest.PodWatch()))
 			l.caughtUp()
-			begun := time.Now()
-			eventually(t, "complete", func() bool { return l.span(&about, begun).Complete })
+			begun := l.complete(&about)
 			l.stop()
 
-			open := func() {}
+			var open func()
 			if tc.code == 0 {
 				open = closed(t, api, podPath)
 			} else {
