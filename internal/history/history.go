@@ -466,6 +466,13 @@ func (c *coverage) absent(from, until time.Time) bool {
 	})
 }
 
+// concerns reports whether a feed reads objects of a resource, nil: of any, in a namespace, or in any if it is empty.
+func concerns(feed string, resource *event.Resource, namespace string) bool {
+	partition, in := ledger.SplitFeed(feed)
+	gr, _ := ledger.SplitPartition(partition)
+	return (resource == nil || gr.Group == resource.Group && gr.Resource == resource.Resource) && (namespace == "" || in == "" || in == namespace)
+}
+
 // coverage returns what the history has of a resource, in one namespace or in all if it is empty. A nil resource stands for all.
 func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverage, err error) {
 	if _, c.low, err = r.horizon(); err != nil {
@@ -480,9 +487,7 @@ func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverag
 	}
 	found, all := false, true
 	err = r.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
-		partition, in := ledger.SplitFeed(feed)
-		gr, _ := ledger.SplitPartition(partition)
-		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
+		if !concerns(feed, resource, namespace) {
 			return nil
 		}
 		begun := k.certain(cp.HistorySince)
@@ -505,9 +510,7 @@ func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverag
 		return c, err
 	}
 	return c, r.ledger.Expired(func(feed string, until time.Time) {
-		partition, in := ledger.SplitFeed(feed)
-		gr, _ := ledger.SplitPartition(partition)
-		if resource == nil || gr.Group == resource.Group && gr.Resource == resource.Resource && (namespace == "" || in == "" || in == namespace) {
+		if resource == nil || concerns(feed, resource, namespace) {
 			c.narrowed = append(c.narrowed, narrowing{to: k.certain(until)})
 		}
 	})
@@ -618,12 +621,8 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	if list, err = r.unselectedNamespace(resource, namespace, to); r.reading == nil || len(list) > 0 || err != nil {
 		return list, err
 	}
-	concerns := func(feed string) bool {
-		partition, in := ledger.SplitFeed(feed)
-		gr, _ := ledger.SplitPartition(partition)
-		return (resource == nil || gr.Group == resource.Group && gr.Resource == resource.Resource) && (namespace == "" || in == "" || in == namespace)
-	}
-	running := r.reading(concerns, to)
+	concerned := func(feed string) bool { return concerns(feed, resource, namespace) }
+	running := r.reading(concerned, to)
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -635,7 +634,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		}
 	}
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
-		if !concerns(feed) {
+		if !concerned(feed) {
 			return nil
 		}
 		partition, in := ledger.SplitFeed(feed)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,11 +44,11 @@ func (l *live) object(o past.Object, at time.Time) (claim, error) {
 
 // asks asks for the changes since a time and the state of an object until the end, and then again for what was claimed: all of that is still so.
 func (l *live) asks(o past.Object, from time.Time) (end func()) {
-	done := make(chan struct{})
+	var over atomic.Bool
 	var claims []claim
 	var asking sync.WaitGroup
 	asking.Go(func() {
-		for !isClosed(done) {
+		for !over.Load() {
 			changes, err := l.changes(&o.Resource, from, time.Now())
 			state, err2 := l.object(o, time.Now())
 			if err != nil || err2 != nil {
@@ -60,7 +61,7 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 	})
 	return func() {
 		l.Helper()
-		close(done)
+		over.Store(true)
 		asking.Wait()
 		wrong := 0
 		for _, c := range claims {
@@ -86,15 +87,6 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 		if wrong > 0 {
 			l.Errorf("%d of %d answers were wrong", wrong, len(claims))
 		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

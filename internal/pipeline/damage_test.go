@@ -194,15 +194,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	h := l.log()
-	for i, n := range names {
-		want := "sync"
-		if i == 0 {
-			want = "sync deleted"
-		}
-		if h.types(n) != want {
-			t.Errorf("%s: %q, want %s", n, h[n], want)
-		}
-	}
+	h.check(t, names, "sync deleted")
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
 		t.Errorf("gaps of the resource: %s", gaps)
 	}

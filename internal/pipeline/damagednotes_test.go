@@ -96,18 +96,7 @@ func TestUnreadableCheckpoints(t *testing.T) {
 			api.Put(podPath, "ns", names[1], phase("1"))
 			eventually(t, "the update", func() bool { return strings.Contains(l.log().types(names[1]), "updated") })
 			h := l.log()
-			for i, n := range names {
-				want := "sync"
-				switch i {
-				case 0:
-					want = "sync deleted"
-				case 1:
-					want = "sync updated"
-				}
-				if h.types(n) != want {
-					t.Errorf("%s: %q, want %s", n, h[n], want)
-				}
-			}
+			h.check(t, names, "sync deleted", "sync updated")
 			if gaps := fmt.Sprint(h[""]); !strings.HasPrefix(gaps, "[gap unreadable") { // the feed after it may have one, too
 				t.Errorf("gaps of the resource: %s", gaps)
 			}
@@ -143,18 +132,7 @@ func TestRepairOfCheckpoints(t *testing.T) {
 	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	h := l.log()
-	for i, n := range names {
-		want := "sync"
-		switch i {
-		case 0:
-			want = "sync deleted"
-		case 1:
-			want = "sync updated"
-		}
-		if h.types(n) != want {
-			t.Errorf("%s: %q, want %s", n, h[n], want)
-		}
-	}
+	h.check(t, names, "sync deleted", "sync updated")
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
 		t.Errorf("gaps of the resource: %s", gaps)
 	}

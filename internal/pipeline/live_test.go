@@ -209,6 +209,20 @@ func (l *live) queued() history {
 	}
 }
 
+// check fails the test unless these are the types of the first objects, and the others have been synced alone.
+func (h history) check(t *testing.T, names []string, first ...string) {
+	t.Helper()
+	for i, n := range names {
+		want := "sync"
+		if i < len(first) {
+			want = first[i]
+		}
+		if h.types(n) != want {
+			t.Errorf("%s: %q, want %s", n, h[n], want)
+		}
+	}
+}
+
 // types is what happened to an object, without versions.
 func (h history) types(name string) string {
 	out := ""

@@ -553,11 +553,33 @@ func proxyTo(t *testing.T, elsewhere *apitest.Server) http.Handler {
 	return proxy
 }
 
-// storedElsewhere are resources that may have a storage of their own.
-var storedElsewhere = []struct {
+// stored is a resource that may have a storage of its own.
+type stored struct {
 	pattern, path, apiVersion, kind string
 	resource                        dynamicfactory.Resource
-}{
+}
+
+// elsewhere returns an API server with pods, and the one that it has the resource from. before is called with each request; nil: nothing is.
+func (own *stored) elsewhere(t *testing.T, before func(api *apitest.Server, r *http.Request)) (api, elsewhere *apitest.Server) {
+	t.Helper()
+	api, elsewhere = apitest.New(t), apitest.New(t)
+	proxy := proxyTo(t, elsewhere)
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if before != nil {
+			before(api, r)
+		}
+		if r.URL.Path == own.path {
+			proxy.ServeHTTP(w, r)
+		}
+		return r.URL.Path == own.path
+	})
+	api.Serve(podPath, "v1", "Pod")
+	elsewhere.Serve(own.path, own.apiVersion, own.kind)
+	return api, elsewhere
+}
+
+// storedElsewhere are those.
+var storedElsewhere = []stored{
 	{"events", "/api/v1/events", "v1", "Event", resource("", "events")},
 	{"routes.api.test", "/apis/api.test/v1/routes", "api.test/v1", "Route", resource("api.test", "routes")}, // of an aggregated API
 }
@@ -568,21 +590,13 @@ func TestRollbackOfAStorageOfItsOwn(t *testing.T) {
 	for _, own := range storedElsewhere {
 		t.Run(own.path, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api, elsewhere := apitest.New(t), apitest.New(t)
-				proxy := proxyTo(t, elsewhere)
 				var set atomic.Bool
 				var gone sync.Once
-				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				api, elsewhere := own.elsewhere(t, func(api *apitest.Server, r *http.Request) {
 					if r.URL.Path == podPath && !r.URL.Query().Has("watch") && set.Load() { // what reads the objects finds that one has gone
 						gone.Do(func() { api.Delete(podPath, "ns", "pod") })
 					}
-					if r.URL.Path == own.path {
-						proxy.ServeHTTP(w, r)
-					}
-					return r.URL.Path == own.path
 				})
-				api.Serve(podPath, "v1", "Pod")
-				elsewhere.Serve(own.path, own.apiVersion, own.kind)
 				api.Put(podPath, "ns", "pod", nil)
 				api.Put(podPath, "ns", "other", nil)
 				elsewhere.Advance(1000)

@@ -171,16 +171,7 @@ func TestRollbackOfAStorageOfItsOwnAndTheEnd(t *testing.T) {
 	for _, own := range storedElsewhere {
 		t.Run(own.path, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				api, elsewhere := apitest.New(t), apitest.New(t)
-				proxy := proxyTo(t, elsewhere)
-				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-					if r.URL.Path == own.path {
-						proxy.ServeHTTP(w, r)
-					}
-					return r.URL.Path == own.path
-				})
-				api.Serve(podPath, "v1", "Pod")
-				elsewhere.Serve(own.path, own.apiVersion, own.kind)
+				api, elsewhere := own.elsewhere(t, nil)
 				api.Advance(1000)
 				api.Put(podPath, "ns", "pod", nil)
 				elsewhere.Put(own.path, "ns", "first", nil)

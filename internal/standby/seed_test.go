@@ -202,20 +202,7 @@ func TestSeedAfterAdoptAgain(t *testing.T) {
 	if err := errors.Join(g.lead(first), g.work(first.store, random, 10)); err != nil {
 		t.Fatal(err)
 	}
-	g.takeOver = time.Hour // leaders resign
-	g.open(second, func(*standby.Config) {})
-	second.member.SetSeedPatience(0)
-	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
-		t.Fatalf("without a snapshot: %v", err)
-	}
-	if err := first.member.Keep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	first.end(t)
-	if err := g.lead(second); err != nil {
-		t.Fatal(err)
-	}
-	g.same(second, first)
+	g.seededLater(first, second)
 }
 
 // TestSnapshotOfTheJournalBefore: a leader whose store has begun the journal makes a snapshot although there is one of the journal before, as
@@ -284,6 +271,26 @@ func TestSeedWaits(t *testing.T) {
 	g.same(second, first)
 }
 
+// seededLater has a replica that begins without a snapshot to be seeded with wait for the leader to make one.
+func (g *group) seededLater(leader, second *replica) {
+	t := g.t
+	t.Helper()
+	g.takeOver = time.Hour // leaders resign
+	g.open(second, func(*standby.Config) {})
+	second.member.SetSeedPatience(0)
+	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
+		t.Fatalf("without a whole snapshot: %v", err)
+	}
+	if err := leader.member.Keep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leader.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, leader)
+}
+
 // TestSeedWithoutParts: so does one that meets a snapshot whose parts another leader took for what was left of one. The leader makes another.
 func TestSeedWithoutParts(t *testing.T) {
 	t.Parallel()
@@ -310,20 +317,7 @@ func TestSeedWithoutParts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g.takeOver = time.Hour // leaders resign
-	g.open(second, func(*standby.Config) {})
-	second.member.SetSeedPatience(0)
-	if err := g.lead(second); err == nil || !strings.Contains(err.Error(), "a leader makes a snapshot") {
-		t.Fatalf("without the parts: %v", err)
-	}
-	if err := first.member.Keep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	first.end(t)
-	if err := g.lead(second); err != nil {
-		t.Fatal(err)
-	}
-	g.same(second, first)
+	g.seededLater(first, second)
 }
 
 // TestSeedKilled kills a replica while it is seeded, at any moment: its directory is as it was, or complete, and it is

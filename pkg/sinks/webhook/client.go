@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -63,14 +62,8 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		files: sinks.TLSFiles{TLS: c.TLS.In(o.Dir)}, dialer: dialer, proxy: proxy, log: o.Logger, metrics: m,
 		transport: func(t *tls.Config) *http.Transport {
 			return &http.Transport{
-				Proxy: proxy,
-				DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-					conn, err := dialer.DialContext(ctx, network, address)
-					if err != nil {
-						return nil, err
-					}
-					return wire.Held(conn, o.MaySend), nil
-				},
+				Proxy:                  proxy,
+				DialContext:            wire.Held(dialer.DialContext, o.MaySend),
 				TLSClientConfig:        t,
 				TLSHandshakeTimeout:    min(timeout, 10*time.Second),
 				ForceAttemptHTTP2:      true,

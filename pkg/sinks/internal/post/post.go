@@ -310,11 +310,7 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	if c.Socket != "" {
 		network, address = "unix", c.Socket
 	}
-	conn, err := (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return wire.Held(conn, c.MaySend), nil
+	return wire.Held((&net.Dialer{Timeout: c.Timeout}).DialContext, c.MaySend)(ctx, network, address)
 }
 
 // dialTLS makes a connection with TLS, whose files are read each time.

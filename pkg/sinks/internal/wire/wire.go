@@ -25,12 +25,21 @@ func Caused(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// Held returns a connection each write to which asks first whether it may: see [sinks.Options.MaySend], nil: any may.
-func Held(conn net.Conn, may func() error) net.Conn {
+// Dial makes a connection, as of [net.Dialer.DialContext].
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Held makes connections each write to which asks first whether it may: see [sinks.Options.MaySend], nil: any may.
+func Held(dial Dial, may func() error) Dial {
 	if may == nil {
-		return conn
+		return dial
 	}
-	return &held{conn, may}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &held{conn, may}, nil
+	}
 }
 
 type held struct {
