@@ -268,7 +268,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
-	back, err := s.ownBehind(ctx, seen, unjudged && !older)
+	back, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
 	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
 	tell := back && (older || now == "" && builtIn) && !s.apart(ctx)
 	s.mu.Lock()
@@ -322,17 +322,17 @@ func (s *Source) unproven() bool {
 }
 
 // ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
-// one server of several may be behind for a moment. If it is not, a server that was set back may
+// one server of several may be behind for a moment. If it is not, or others have found a rollback, a server that was set back may
 // have passed the version meanwhile: its objects decide.
-func (s *Source) ownBehind(ctx context.Context, seen string, confirmed bool) (bool, error) {
+func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBack bool) (bool, error) {
 	for ; ; confirmed = true {
 		now, err := s.ownVersion(ctx)
 		switch older := progress.Older(now, seen); {
-		case err != nil || !older && !confirmed:
+		case err != nil || !older && !confirmed && !othersBack:
 			return false, err
 		case older && confirmed:
 			return true, nil
-		case confirmed:
+		case !older:
 			return s.replaced(ctx, seen)
 		}
 		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
