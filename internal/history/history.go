@@ -95,8 +95,9 @@ func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
 }
 
 // Reading reports of the feeds that run, by their names in the store, what of them is not in the history; the zero Unread is nothing.
-// It may wait a moment for what those that settle selects, nil: none, have observed up to a time to be recorded.
-type Reading func(settle func(feed string) bool, to time.Time) map[string]Unread
+// all: these are all that the config asks for, as the resources of the cluster are known. It may wait a moment for what those that settle
+// selects, nil: none, have observed up to a time to be recorded.
+type Reading func(settle func(feed string) bool, to time.Time) (feeds map[string]Unread, all bool)
 
 // Reading sets what runs. It is called before the first question. Without it, as
 // for the store of a daemon that does not run, all feeds count as read.
@@ -615,14 +616,14 @@ func (s *Span) as() As {
 	return Exact
 }
 
-// unread is what is not read of a resource, of all that run if it is nil, before a time. What the watches have left of the resource
+// unread is what is not read of a resource, of all that the config asks for if it is nil, before a time. What the watches have left of the resource
 // is, of an object that no other part of the ledger has.
 func (r *Reader) unread(resource *event.Resource, namespace, name string, to time.Time) (list []Unread, err error) {
 	if list, err = r.unselectedNamespace(resource, namespace, to); r.reading == nil || len(list) > 0 || err != nil {
 		return list, err
 	}
 	concerned := func(feed string) bool { return concerns(feed, resource, namespace) }
-	running := r.reading(concerned, to)
+	running, known := r.reading(concerned, to)
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -641,8 +642,13 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		gr, _ := ledger.SplitPartition(partition)
 		u, runs := running[feed]
 		if !runs {
-			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil {
+			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil && known {
 				return nil
+			}
+			if resource == nil {
+				if unwatched, err := r.ledger.Unwatched(partition); unwatched || err != nil {
+					return err
+				}
 			}
 			if left.of(partition, cmp.Or(namespace, in)).left && (len(entries) == 0 || !entries[0].left) {
 				return nil

@@ -84,7 +84,8 @@ type leaving struct {
 func (r *Reader) leavings(resource event.Resource) (leavings, error) {
 	l, running := leavings{map[string]map[string]time.Time{}, map[string]bool{}}, map[string]bool{}
 	if r.reading != nil {
-		for feed := range r.reading(nil, time.Time{}) {
+		feeds, _ := r.reading(nil, time.Time{})
+		for feed := range feeds {
 			partition, _ := ledger.SplitFeed(feed)
 			running[partition] = true // a watch may have returned to it a moment ago
 		}

@@ -216,3 +216,32 @@ func TestUnreadSinceTheStart(t *testing.T) {
 		})
 	}
 }
+
+// TestUnreadBeforeDiscovery: while it is not known which resources the cluster serves, those that were read before the start are unread,
+// also for a question about all resources.
+func TestUnreadBeforeDiscovery(t *testing.T) {
+	api, _ := podServer(t, 1)
+	dir, about := t.TempDir(), event.Resource{Resource: "pods"}
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.caughtUp()
+	begun := l.complete(&about)
+	l.stop()
+
+	api.Put(podPath, "ns", "meanwhile", nil)
+	later := unfound()
+	l = runLive(t, dir, store.Options{}, api, later)
+	check := func(when string) {
+		t.Helper()
+		for _, of := range []*event.Resource{&about, nil} {
+			if s := l.span(of, begun); s.Complete || len(s.Unread) != 1 || s.Unread[0].Resource != "pods" || s.Unread[0].Since.IsZero() {
+				t.Errorf("%s: %+v", when, s)
+			}
+		}
+	}
+	check("before a config is applied")
+	l.apply(l.state(committest.PodWatch()))
+	check("before the first discovery")
+	later.set(pods)
+	eventually(t, "complete again", func() bool { return l.span(&about, begun).Complete && l.span(nil, begun).Complete })
+}

@@ -102,15 +102,16 @@ func (r *Reader) History() *history.Reader {
 const settling = 100 * time.Millisecond
 
 // reading implements history.Reading. It waits for one time for all feeds.
-func (r *Reader) reading(settle func(feed string) bool, to time.Time) map[string]history.Unread {
-	feeds := map[string]history.Unread{}
+func (r *Reader) reading(settle func(feed string) bool, to time.Time) (feeds map[string]history.Unread, all bool) {
+	feeds = map[string]history.Unread{}
 	if now := time.Now(); to.After(now) {
 		to = now
 	}
 	wait, cancel := context.WithTimeout(context.Background(), settling)
 	defer cancel()
 	paused := r.store.Health().Paused
-	for _, s := range r.cfg.Pipeline.Running().Feeds {
+	running := r.cfg.Pipeline.Running()
+	for _, s := range running.Feeds {
 		if s.Informer == nil {
 			feeds[s.ID] = history.Unread{Cause: "its watch has not begun"}
 			continue
@@ -138,7 +139,7 @@ func (r *Reader) reading(settle func(feed string) bool, to time.Time) map[string
 			feeds[s.ID] = u
 		}
 	}
-	return feeds
+	return feeds, running.State != nil && !slices.ContainsFunc(running.Missing, func(m Missing) bool { return m.Pending })
 }
 
 // recorded waits until what the feed had observed at a time, and the list that it takes in, is in the history. since: it is not, from then on; zero: from its checkpoint on.
