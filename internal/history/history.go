@@ -624,6 +624,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	}
 	concerned := func(feed string) bool { return concerns(feed, resource, namespace) }
 	running, known := r.reading(concerned, to)
+	fresh := maps.Clone(running) // those that have never read anything
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -634,13 +635,18 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 			return nil, err
 		}
 	}
+	add := func(feed, cause string, since time.Time) {
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		list = append(list, Unread{gr.String(), in, since, cause})
+	}
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
 		if !concerned(feed) {
 			return nil
 		}
 		partition, in := ledger.SplitFeed(feed)
-		gr, _ := ledger.SplitPartition(partition)
 		u, runs := running[feed]
+		delete(fresh, feed)
 		if !runs {
 			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil && known {
 				return nil
@@ -657,14 +663,23 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		} else if u == (Unread{}) {
 			return nil
 		}
-		if u.Since.IsZero() {
-			u.Since = c.Time
-		}
-		if u.Resource, u.Namespace = gr.String(), in; u.Since.Before(to) {
-			list = append(list, u)
+		if since := cmp.Or(u.Since, c.Time); since.Before(to) {
+			add(feed, u.Cause, since)
 		}
 		return nil
 	})
+	if err != nil {
+		return list, err
+	}
+	_, begun, err := r.horizon()
+	if begun.After(to) {
+		begun = to // the log has nothing before it
+	}
+	for _, feed := range slices.Sorted(maps.Keys(fresh)) {
+		if u := fresh[feed]; concerned(feed) && u != (Unread{}) {
+			add(feed, u.Cause, begun)
+		}
+	}
 	return list, err
 }
 

@@ -245,3 +245,31 @@ func TestUnreadBeforeDiscovery(t *testing.T) {
 	later.set(pods)
 	eventually(t, "complete again", func() bool { return l.span(&about, begun).Complete && l.span(nil, begun).Complete })
 }
+
+// TestUnreadSinceEver: a namespace that could not be read from the beginning is unread in answers about all namespaces, and about
+// all resources.
+func TestUnreadSinceEver(t *testing.T) {
+	api, _ := podServer(t, 1)
+	g := &gate{path: "/api/v1/namespaces/closed/pods"}
+	g.code.Store(http.StatusForbidden)
+	api.Intercept(g.answer)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns", "closed"} })))
+	about, h := event.Resource{Resource: "pods"}, l.m.Reader().History()
+	in := func(namespace string) past.Span {
+		t.Helper()
+		p, err := h.Query(t.Context(), past.Query{Filter: past.Filter{Resource: &about, Namespace: namespace, From: time.Now()}, Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Span
+	}
+	eventually(t, "one namespace is read", func() bool { return in("ns").Complete })
+	for _, s := range []past.Span{in("closed"), l.span(&about, time.Now()), l.span(nil, time.Now())} {
+		if s.Complete || len(s.Unread) != 1 || s.Unread[0].Namespace != "closed" || s.Unread[0].Cause == "" || s.Unread[0].Since.IsZero() {
+			t.Errorf("while the other namespace has never been read: %+v", s)
+		}
+	}
+	g.code.Store(0)
+	eventually(t, "complete", func() bool { return l.span(&about, time.Now()).Complete && l.span(nil, time.Now()).Complete })
+}
