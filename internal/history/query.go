@@ -716,17 +716,17 @@ var ErrNoChange = errors.New("no change is recorded")
 // its last change up to a time. The states are left out of From and To.
 func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Difference, error) {
 	var d Difference
-	var err error
-	if from.IsZero() {
+	unread, err := r.unread(&o.Resource, o.Namespace, o.Name, later(from, to)) // before the states: it waits for what is being recorded
+	if err != nil {
+		return d, err
+	}
+	if d.Unread = unread; from.IsZero() {
 		d.From, from, err = r.beforeLast(ctx, &o, to)
 	} else {
 		d.From, err = r.stateAt(ctx, o, from)
 	}
 	if err == nil {
 		d.To, err = r.stateAt(ctx, o, to)
-	}
-	if err == nil {
-		d.Unread, err = r.unread(&o.Resource, o.Namespace, o.Name, later(from, to))
 	}
 	if err != nil {
 		return d, err

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -22,6 +23,8 @@ type claim struct {
 	to      time.Time
 	changes int    // since the time that was asked for
 	state   string // empty: it is not one of a state
+
+	difference string // empty: it is not one of two states
 }
 
 // changes returns a claim of the changes from a time until another one; to is zero if they are not complete.
@@ -42,6 +45,15 @@ func (l *live) object(o past.Object, at time.Time) (claim, error) {
 	return claim{to: at, state: fmt.Sprint(s.Exists, string(s.Object))}, nil
 }
 
+// difference returns a claim of what differs in an object between two times; to is zero if it is not exact.
+func (l *live) difference(o past.Object, from, to time.Time) (claim, error) {
+	d, err := l.m.Reader().History().Diff(l.Context(), o, from, to)
+	if err != nil || d.From.As != past.Exact || d.To.As != past.Exact || len(d.Unread) > 0 {
+		return claim{}, err
+	}
+	return claim{to: to, difference: "differs" + d.Diff}, nil
+}
+
 // asks asks for the changes since a time and the state of an object until the end, and then again for what was claimed: all of that is still so.
 func (l *live) asks(o past.Object, from time.Time) (end func()) {
 	var over atomic.Bool
@@ -51,11 +63,12 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 		for !over.Load() {
 			changes, err := l.changes(&o.Resource, from, time.Now())
 			state, err2 := l.object(o, time.Now())
-			if err != nil || err2 != nil {
-				l.Error(err, err2)
+			difference, err3 := l.difference(o, from, time.Now())
+			if err := errors.Join(err, err2, err3); err != nil {
+				l.Error(err)
 				return
 			}
-			claims = append(claims, changes, state)
+			claims = append(claims, changes, state, difference)
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -72,13 +85,15 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 				continue
 			case c.state != "":
 				now, err = l.object(o, c.to)
+			case c.difference != "":
+				now, err = l.difference(o, from, c.to)
 			default:
 				now, err = l.changes(&o.Resource, from, c.to)
 			}
 			if err != nil {
 				l.Fatal(err)
 			}
-			if !now.to.Equal(c.to) || now.changes != c.changes || now.state != c.state {
+			if !now.to.Equal(c.to) || now.changes != c.changes || now.state != c.state || now.difference != c.difference {
 				if wrong++; wrong < 5 {
 					l.Errorf("the answer was %+v, and is %+v", c, now)
 				}
