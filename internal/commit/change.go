@@ -155,7 +155,13 @@ func (c *Committer) NamespaceHandler(stopped <-chan struct{}) *NamespaceHandler 
 
 // Synced reports the names of the namespaces that exist, after all of them.
 func (h *NamespaceHandler) Synced(names map[string]struct{}) {
-	h.c.send(h.stopped, &namespacesSynced{names, h.c.cfg.Now()})
+	h.send(func(at time.Time) change { return &namespacesSynced{names, at} })
+}
+
+func (h *NamespaceHandler) send(observed func(at time.Time) change) {
+	if !h.c.send(h.stopped, observed(h.c.labels.observe(h.c.cfg.Now))) {
+		h.c.labels.drop()
+	}
 }
 
 // Subscribed sets the handler's informer.
@@ -174,7 +180,7 @@ func (h *NamespaceHandler) handle(obj any, what func(*compact.Object, time.Time)
 	if !ok {
 		return
 	}
-	h.c.send(h.stopped, what(o, h.c.cfg.Now()))
+	h.send(func(at time.Time) change { return what(o, at) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen = max(h.seen, o.Position())

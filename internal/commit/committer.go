@@ -101,6 +101,7 @@ type Committer struct {
 	namespacesKnown chan struct{} // gets a value when the labels have become known
 	relabelsHeld    atomic.Bool   // feeds are being replaced, or stopped
 	lastTurn        atomic.Int64  // when the loop began its last turn, Unix nanoseconds
+	labels          unrecorded    // of the watch of namespaces
 
 	// What follows belongs to the goroutine of Run, and before it to the caller of
 	// New.
@@ -131,7 +132,9 @@ func New(cfg Config) (*Committer, error) {
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
 		timers:          &timers{table: timer.NewTable(cfg.Store)},
 	}
-	return c, errors.Join(c.loadRelabels(), c.loadCarried(), c.loadUnjudged())
+	err = errors.Join(c.loadRelabels(), c.loadCarried(), c.loadUnjudged())
+	c.labels.part = c.relabelledSince()
+	return c, err
 }
 
 // Done is closed when Run has returned.
@@ -648,17 +651,19 @@ func (c *Committer) Flush() {
 // send hands a change to the committer. Once stopped is closed, or after the
 // committer has ended, it drops the change: nothing later of its feed is committed
 // then, and both are read again after a resume from there.
-func (c *Committer) send(stopped <-chan struct{}, x change) {
+func (c *Committer) send(stopped <-chan struct{}, x change) (sent bool) {
 	select {
 	case <-stopped: // of what comes after a dropped change, nothing may be taken
-		return
+		return false
 	default:
 	}
 	select {
 	case c.changes <- x:
+		return true
 	case <-stopped:
 	case <-c.done:
 	}
+	return false
 }
 
 // ErrEnded means that the pipeline does not run any more.

@@ -339,6 +339,9 @@ func (s *Feed) selecting() []WatchRef {
 	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.byLabels() })
 }
 
+// SelectsByLabels reports whether watches of the feed select namespaces by label. Any goroutine may call it.
+func (s *Feed) SelectsByLabels() bool { return slices.ContainsFunc(s.Watches(), WatchRef.byLabels) }
+
 // selects reports whether watches of the feed select the namespace by label, or are given
 // objects.
 func (s *Feed) selects(namespace string) bool {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// unrecorded is what a feed has observed and is not durable yet. Any goroutine may use it.
+// unrecorded is what a feed, or the watch of namespaces, has observed and is not durable yet. Any goroutine may use it.
 type unrecorded struct {
 	mu    sync.Mutex    // guards what follows
 	count int           // notifications
 	since time.Time     // none of those was observed before
 	gaps  []time.Time   // when the losses of history among them began
-	list  time.Time     // since when more may come of a list that is committed in part; zero: nothing does
+	part  time.Time     // since when more may come of what is committed in part; zero: nothing does
 	moved chan struct{} // closed when some have become durable; nil: nothing waits for that
 }
 
@@ -33,15 +33,29 @@ func (u *unrecorded) lose(since time.Time) {
 	u.gaps = append(u.gaps, since)
 }
 
-// committed notes that a number of notifications up to one of a time, and of losses, are durable.
-func (u *unrecorded) committed(notifications int, at time.Time, gaps int, list time.Time) {
+// drop takes back that a notification was observed.
+func (u *unrecorded) drop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.count = max(u.count-notifications, 0)
-	if u.since = at; u.count == 0 {
+	u.take(1)
+}
+
+// take counts notifications down. u.mu is held.
+func (u *unrecorded) take(notifications int) {
+	if u.count = max(u.count-notifications, 0); u.count == 0 {
 		u.since = time.Time{}
 	}
-	u.gaps, u.list = u.gaps[min(gaps, len(u.gaps)):], list
+}
+
+// committed notes that a number of notifications up to one of a time, and of losses, are durable. part: as the field.
+func (u *unrecorded) committed(notifications int, at time.Time, gaps int, part time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if notifications > 0 {
+		u.since = at
+	}
+	u.take(notifications)
+	u.gaps, u.part = u.gaps[min(gaps, len(u.gaps)):], part
 	if u.moved != nil {
 		close(u.moved)
 		u.moved = nil
@@ -50,11 +64,17 @@ func (u *unrecorded) committed(notifications int, at time.Time, gaps int, list t
 
 // Unrecorded is the time from which on more will be recorded of what the feed has observed so far, zero if nothing will; moved is
 // closed when a part of it is.
-func (s *Feed) Unrecorded() (since time.Time, moved <-chan struct{}) {
-	u := &s.unrecorded
+func (s *Feed) Unrecorded() (since time.Time, moved <-chan struct{}) { return s.unrecorded.state() }
+
+// UnrecordedLabels is [Feed.Unrecorded] of the labels of namespaces, by which objects enter and leave feeds that select by them.
+func (c *Committer) UnrecordedLabels() (since time.Time, moved <-chan struct{}) {
+	return c.labels.state()
+}
+
+func (u *unrecorded) state() (since time.Time, moved <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, t := range append([]time.Time{u.since, u.list}, u.gaps...) {
+	for _, t := range append([]time.Time{u.since, u.part}, u.gaps...) {
 		since = earlier(since, t)
 	}
 	if u.moved == nil {
@@ -77,7 +97,7 @@ func (g *group) becameDurable(began time.Time) {
 		notifications, gaps int
 		at                  time.Time
 	}
-	parts := make(map[*Feed]part, len(g.touched))
+	parts, labels := make(map[*Feed]part, len(g.touched)), part{}
 	for s := range g.touched {
 		parts[s] = part{}
 	}
@@ -92,8 +112,11 @@ func (g *group) becameDurable(began time.Time) {
 			p := parts[x.feed]
 			p.gaps++
 			parts[x.feed] = p
+		case labelsObservation:
+			labels.notifications, labels.at = labels.notifications+1, x.observedAt()
 		}
 	}
+	g.c.labels.committed(labels.notifications, labels.at, 0, g.c.relabelledSince())
 	for s, p := range parts {
 		s.unrecorded.committed(p.notifications, p.at, p.gaps, s.unsettled(began))
 	}
@@ -104,6 +127,21 @@ type observation interface{ observed() (*Feed, time.Time) }
 
 func (s *sighting) observed() (*Feed, time.Time)   { return s.feed, s.at }
 func (c *feedSynced) observed() (*Feed, time.Time) { return c.feed, c.at }
+
+// labelsObservation is a change with the time of a notification of namespaces.
+type labelsObservation interface{ observedAt() time.Time }
+
+func (c *namespaceSeen) observedAt() time.Time    { return c.at }
+func (c *namespaceGone) observedAt() time.Time    { return c.at }
+func (c *namespacesSynced) observedAt() time.Time { return c.at }
+
+// relabelledSince is when the first change of labels was observed that objects have still to be taken through, zero if there is none.
+func (c *Committer) relabelledSince() (since time.Time) {
+	for _, r := range c.relabels {
+		since = earlier(since, r.Moves[0].At)
+	}
+	return since
+}
 
 // unsettled is the time since when more may come of a list that is committed in part, as a gap or as deletions, zero if nothing may. began is before
 // the last commit.

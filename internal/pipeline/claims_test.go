@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -25,15 +27,20 @@ type claim struct {
 	state   string // empty: it is not one of a state
 
 	difference string // empty: it is not one of two states
+	of         string // what changed: empty, all objects
 }
 
-// changes returns a claim of the changes from a time until another one; to is zero if they are not complete.
-func (l *live) changes(of *event.Resource, from, to time.Time) (claim, error) {
-	p, err := l.m.Reader().History().Query(l.Context(), past.Query{Filter: past.Filter{Resource: of, From: from, To: to}, Limit: 100_000})
+// changes returns a claim of the changes of objects, or of one with a name, from a time until another one; to is zero if they are not complete.
+func (l *live) changes(of *event.Resource, name string, from, to time.Time) (claim, error) {
+	f := past.Filter{Resource: of, Name: name, From: from, To: to}
+	if name != "" {
+		f.Namespace = "ns"
+	}
+	p, err := l.m.Reader().History().Query(l.Context(), past.Query{Filter: f, Limit: 100_000})
 	if err != nil || !p.Complete || p.Continue != "" {
 		return claim{}, err
 	}
-	return claim{to: p.To, changes: len(p.Items)}, nil
+	return claim{to: p.To, changes: len(p.Items), of: name}, nil
 }
 
 // object returns a claim of the state of an object; to is zero if it is not exact.
@@ -61,14 +68,15 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for !over.Load() {
-			changes, err := l.changes(&o.Resource, from, time.Now())
+			changes, err := l.changes(&o.Resource, "", from, time.Now())
+			own, err4 := l.changes(&o.Resource, o.Name, from, time.Now())
 			state, err2 := l.object(o, time.Now())
 			difference, err3 := l.difference(o, from, time.Now())
-			if err := errors.Join(err, err2, err3); err != nil {
+			if err := errors.Join(err, err2, err3, err4); err != nil {
 				l.Error(err)
 				return
 			}
-			claims = append(claims, changes, state, difference)
+			claims = append(claims, changes, own, state, difference)
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -88,7 +96,7 @@ func (l *live) asks(o past.Object, from time.Time) (end func()) {
 			case c.difference != "":
 				now, err = l.difference(o, from, c.to)
 			default:
-				now, err = l.changes(&o.Resource, from, c.to)
+				now, err = l.changes(&o.Resource, c.of, from, c.to)
 			}
 			if err != nil {
 				l.Fatal(err)
@@ -129,6 +137,24 @@ func TestClaimsLast(t *testing.T) {
 			}
 			l.api.Compact()
 			g.code.Store(0)
+		},
+		"a namespace is relabelled": func(l *live, _ *gate, names []string, ask func()) {
+			var err error
+			w := committest.PodWatch(named("selecting"))
+			if w.Filter, err = selector.NewFilter(selector.Namespaces{Selector: "!excluded"}, "", ""); err != nil {
+				l.Fatal(err)
+			}
+			relabel := func(labels map[string]any) {
+				l.api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "uid": "uid-ns", "labels": labels}})
+			}
+			relabel(nil)
+			l.apply(l.state(w))
+			eventually(l.T, "complete", func() bool { return l.m.committer.NamespacesReady() && complete(l) })
+			ask()
+			for _, labels := range []map[string]any{{"excluded": ""}, {}, {"excluded": ""}} {
+				relabel(labels)
+			}
+			eventually(l.T, "the object left", func() bool { return strings.HasSuffix(l.log().types(names[7]), "updated updated updated") })
 		},
 		"other edits": func(l *live, _ *gate, _ []string, ask func()) {
 			ask()
@@ -179,7 +205,7 @@ func TestUnreadBeforeItIsRecorded(t *testing.T) {
 	if err != nil || len(state.Unread) != 1 {
 		t.Errorf("a state, while the commit is held: %+v, %v", state, err)
 	}
-	if s, err := l.changes(&about, begun, s.Unread[0].Since.Add(-1)); err != nil || s.to.IsZero() {
+	if s, err := l.changes(&about, "", begun, s.Unread[0].Since.Add(-1)); err != nil || s.to.IsZero() {
 		t.Errorf("before that, while the commit is held: %+v, %v", s, err)
 	}
 	close(release)

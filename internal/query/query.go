@@ -123,7 +123,7 @@ func (r *Reader) reading(settle func(feed string) bool, to time.Time) (feeds map
 			if settle == nil || !settle(s.ID) {
 				continue
 			}
-			if since, ok := s.recorded(wait, to); !ok {
+			if since, ok := s.recorded(wait, to, r.committer.UnrecordedLabels); !ok {
 				feeds[s.ID] = history.Unread{Since: since, Cause: "what was read is being recorded"}
 			}
 		default:
@@ -142,16 +142,25 @@ func (r *Reader) reading(settle func(feed string) bool, to time.Time) (feeds map
 	return feeds, running.State != nil && !slices.ContainsFunc(running.Missing, func(m Missing) bool { return m.Pending })
 }
 
-// recorded waits until what the feed had observed at a time, and the list that it takes in, is in the history. since: it is not, from then on; zero: from its checkpoint on.
-func (s Feed) recorded(ctx context.Context, at time.Time) (since time.Time, ok bool) {
+// recorded waits until what the feed had observed at a time, and the list that it takes in, is in the history, with what changes of
+// namespaces' labels lead to. since: it is not, from then on; zero: from its checkpoint on.
+func (s Feed) recorded(ctx context.Context, at time.Time, labels func() (since time.Time, moved <-chan struct{})) (since time.Time, ok bool) {
+	since, ok = settled(ctx, at, s.Unrecorded, func() bool { return s.Swept() > 0 && !s.Informer.Watch().ListInFlight })
+	if ok && s.SelectsByLabels() {
+		return settled(ctx, at, labels, func() bool { return true })
+	}
+	return since, ok
+}
+
+// settled waits until nothing is unrecorded up to a time, of what has been listed.
+func settled(ctx context.Context, at time.Time, unrecorded func() (since time.Time, moved <-chan struct{}), listed func() bool) (since time.Time, ok bool) {
 	for {
-		since, moved := s.Unrecorded()
-		listed := s.Swept() > 0 && !s.Informer.Watch().ListInFlight
-		if listed && (since.IsZero() || since.After(at)) {
-			return since, true
-		}
-		if !listed {
+		since, moved := unrecorded()
+		switch {
+		case !listed():
 			since = time.Time{}
+		case since.IsZero() || since.After(at):
+			return since, true
 		}
 		select {
 		case <-moved:
