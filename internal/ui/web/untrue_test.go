@@ -306,3 +306,19 @@ func TestEventsOfAnotherGroup(t *testing.T) {
 		t.Errorf("the versions are\n%s", text)
 	}
 }
+
+// TestShownTimes: the state at the time that is shown for a change has the change, as with the times that commands print.
+func TestShownTimes(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p.sees(".rows", "app")
+	shown := p.text(".row time")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", shown)
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?from=-1h"))
+	p.fill("to", shown)
+	p.sees(".lead", "Between")
+	p.sees("main", `(?s)1 .*app`)
+}
