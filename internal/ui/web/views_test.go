@@ -681,6 +681,18 @@ func TestToken(t *testing.T) {
 	p.sees("main", "A token, please")
 	write("read", "rotated")
 	p.sees(".rows", "guarded")
+	write("read", "a&b=c+d%2f") // with what an address has other uses for
+	p.sees("main", "A token, please")
+	ui := exec.CommandContext(t.Context(), shared.daemon, "ui", "--config", filepath.Join(d.dir, "watcherd.yaml"), "--read-only")
+	address, err := ui.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(strings.TrimSpace(string(address))))
+	p.sees(".rows", "guarded")
+	if address := eval[string](p, "location.href"); strings.Contains(address, "token") {
+		t.Errorf("the address is %s", address)
+	}
 }
 
 // TestRestart: a page that is open while the daemon restarts shows what happened meanwhile.
