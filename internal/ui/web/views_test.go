@@ -546,7 +546,7 @@ sinks:
 	p.sees("dialog", "Deliver 1 dead letter again")
 	p.press("dialog", "deliver again")
 	p.sees("[role=status].good", "1 dead letter queued again")
-	p.sees("main", "hook has refused no event")
+	p.sees("main", "hook has no dead letters")
 
 	// By a filter, after a count.
 	takes.Store(false)
@@ -572,7 +572,7 @@ sinks:
 	p.press(".filter", "deliver all again")
 	p.sees("dialog", "Deliver 1 dead letter again")
 	p.press("dialog", "deliver again")
-	p.sees("main", "hook has refused no event")
+	p.sees("main", "hook has no dead letters")
 
 	takes.Store(false)
 	configMap(t, http.MethodPost, ns, "dropped", nil)
