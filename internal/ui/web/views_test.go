@@ -1062,6 +1062,12 @@ func TestRecording(t *testing.T) {
 
 	p := open(t, &daemon{}, "file://"+filepath.Join(out, "recording.html"))
 	p.sees("h1", "Recording")
+	p.keys("?")
+	p.sees(".help", "older and newer version")
+	if text := p.text(".help"); strings.Contains(text, "Delivery") || strings.Contains(text, "feed") {
+		t.Errorf("keys of views that a recording does not have:\n%s", text)
+	}
+	p.keys("?")
 	p.sees("main", `(?s)sh -c.*exit code 3.*complete.*Created.*new.*Changed.*level info → warn`)
 	p.press(".net", "Difference of app")
 	p.sees(".diff", `(?s)level: info.*level: warn`)
