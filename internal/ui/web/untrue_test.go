@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -321,4 +322,19 @@ func TestShownTimes(t *testing.T) {
 	p.fill("to", shown)
 	p.sees(".lead", "Between")
 	p.sees("main", `(?s)1 .*app`)
+}
+
+// TestRuleOfForbidden: the rule that is shown for a forbidden resource is the one that `watcherd rbac` prints.
+func TestRuleOfForbidden(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	front := edited(t, d, "/status", func(body []byte) []byte {
+		return regexp.MustCompile(`("state": ?)"watching"`).ReplaceAll(body, []byte(`$1"forbidden","message":"no"`))
+	})
+	p := open(t, front, "#/watches")
+	p.sees(`[aria-label="The rule to add"]`, "verbs")
+	_, rule, _ := strings.Cut(p.text(`[aria-label="The rule to add"]`), "\n")
+	printed, err := exec.CommandContext(t.Context(), shared.daemon, "rbac", "--config", filepath.Join(d.dir, "watcherd.yaml")).Output()
+	if err != nil || !strings.Contains(string(printed), rule) {
+		t.Errorf("the page has\n%s\nand watcherd rbac prints\n%s%v", rule, printed, err)
+	}
 }
