@@ -43,7 +43,7 @@ type letterFlags struct {
 func (f *letterFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.filter.Types, "type", nil, "only of this type: added, updated, deleted, sync or gap")
-	flags.StringVar(&f.filter.Resource, "resource", "", "only of this resource: RESOURCE[.GROUP]")
+	flags.StringVar(&f.filter.Resource, "resource", "", "only of this resource, as kubectl names it; *.GROUP for a group")
 	flags.StringVarP(&f.filter.Namespace, "namespace", "n", "", "only of this namespace")
 	flags.StringVar(&f.filter.Name, "name", "", "only of the object with this name")
 	flags.StringVar(&f.filter.Reason, "reason", "", "only with this text in the reason")
@@ -60,11 +60,14 @@ func (f *letterFlags) given(now func() (time.Time, error)) (*admin.LetterFilter,
 	if f.filter.To, err = timeFlag("--until", f.until, now); err != nil {
 		return nil, err
 	}
-	if reflect.ValueOf(f.filter).IsZero() {
+	if f.empty() {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	return &f.filter, nil
 }
+
+// empty reports whether the filter selects everything, once its times are read.
+func (f *letterFlags) empty() bool { return reflect.ValueOf(f.filter).IsZero() }
 
 func (f *letterFlags) query(now func() (time.Time, error)) (url.Values, error) {
 	if _, err := f.given(now); err != nil {
@@ -127,7 +130,10 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			}
 			if len(all.Items) == 0 {
 				text := "No sink has dead letters"
-				if sink != "" {
+				switch {
+				case !filter.empty():
+					text = "No dead letter matches"
+				case sink != "":
 					text = "Sink " + sink + " has no dead letters"
 				}
 				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s.\n", text)

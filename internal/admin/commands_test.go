@@ -228,7 +228,7 @@ func TestLettersByFilter(t *testing.T) {
 	}
 	f.serve()
 	for query, want := range map[string]int{
-		"": 8, "?type=updated": 4, "?resource=deployments.apps": 4, "?resource=pods&type=updated": 0, "?namespace=dev": 4, "?name=web": 4,
+		"": 8, "?type=updated": 4, "?resource=deployments.apps": 4, "?resource=pods&type=updated": 0, "?resource=po": 4, "?resource=Pod": 4, "?resource=pods.v2": 0, "?namespace=dev": 4, "?name=web": 4,
 		"?reason=413": 4, "?from=2027-01-15T08:00:02Z": 6, "?to=2027-01-15T08:00:02Z": 3, "?limit=3": 3, "?limit=1&type=deleted": 1,
 	} {
 		code, body := f.get("/api/v1/deadletters/ops" + query)
@@ -250,6 +250,7 @@ func TestLettersByFilter(t *testing.T) {
 		{"drop", `{"filter":{"types":["other"]}}`, 400, "unknown type"},
 		{"drop", `{"filter":{"resource":"a/b"}}`, 400, "resource: "},
 		{"drop", `{"filter":{},"all":true}`, 400, "or say all"},
+		{"drop", `{"filter":{"resource":"po"},"dryRun":true}`, 200, `"count":4`},
 		{"drop", `{"filter":{"resource":"pods","name":"a"},"count":3}`, 409, "4 dead letters match by now, not 3"},
 		{"drop", `{"all":true,"count":0}`, 409, "8 dead letters match by now, not 0"},
 		{"drop", `{"filter":{"resource":"pods","name":"a"},"count":4}`, 200, `"count":4`},

@@ -236,7 +236,7 @@ type LettersRequest struct {
 // LetterFilter selects dead letters. What is empty selects all.
 type LetterFilter struct {
 	Types     []string  `json:"types,omitempty"`
-	Resource  string    `json:"resource,omitempty"` // RESOURCE[.VERSION][.GROUP]
+	Resource  string    `json:"resource,omitempty"` // as kubectl takes it
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
 	Reason    string    `json:"reason,omitempty"` // a part of it

@@ -281,7 +281,7 @@ func (f *fixture) add(raws ...string) {
 }
 
 func (f *fixture) View(resource string) (View, error) {
-	if !slices.Contains([]string{"pods", "pod", "po"}, resource) {
+	if !slices.Contains([]string{"pods", "pod", "po"}, strings.ToLower(resource)) {
 		return nil, Refuse(http.StatusNotFound, fmt.Errorf("%s: no watch reads it", resource))
 	}
 	return f, nil

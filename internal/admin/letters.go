@@ -42,7 +42,7 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 	if f.From, f.To, err = period(query); err != nil {
 		return nil, err
 	}
-	keep, err := f.compile()
+	keep, err := s.selects(&f)
 	if err != nil {
 		return nil, err
 	}
@@ -75,23 +75,28 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 	return page, nil
 }
 
-func (f *LetterFilter) compile() (func(*DeadLetter) bool, error) {
+// selects returns what decides whether a filter selects a dead letter.
+func (s *Server) selects(f *LetterFilter) (func(*DeadLetter) bool, error) {
 	for _, t := range f.Types {
 		if err := checkType(t); err != nil {
 			return nil, err
 		}
 	}
-	var resource *selector.Resource
+	var resources []selector.Resource
 	if f.Resource != "" {
 		p, err := selector.ParseResource(f.Resource)
 		if err != nil {
 			return nil, problemf(http.StatusBadRequest, "resource: %v", err)
 		}
-		resource = &p
+		resources = append(resources, p)
+		// A short name or a kind. What is unknown counts as spelled: a dead letter may outlive its watch and the history.
+		if r, _, err := s.resource(f.Resource); err == nil && r.Name() != p.Name() {
+			resources = append(resources, r)
+		}
 	}
 	return func(l *DeadLetter) bool {
 		return allows(f.Types, l.Type) &&
-			(resource == nil || l.Resource != nil && resource.Matches(*l.Resource)) &&
+			(resources == nil || l.Resource != nil && slices.ContainsFunc(resources, func(p selector.Resource) bool { return p.Matches(*l.Resource) })) &&
 			(f.Namespace == "" || l.Namespace == f.Namespace) && (f.Name == "" || l.Name == f.Name) &&
 			strings.Contains(l.Reason, f.Reason) &&
 			(f.From.IsZero() || !l.Last.Before(f.From)) && (f.To.IsZero() || !l.Last.After(f.To))
@@ -130,7 +135,7 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 	}
 	if in.Filter != nil {
 		var err error
-		if keep, err = in.Filter.compile(); err != nil {
+		if keep, err = s.selects(in.Filter); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -304,5 +305,36 @@ func TestEventsOfAnotherGroup(t *testing.T) {
 	p.sees(".versions", "Bare")
 	if text := p.text(".versions"); strings.Contains(text, "Foreign") {
 		t.Errorf("the versions are\n%s", text)
+	}
+}
+
+// TestShownTimes: the state at the time that is shown for a change has the change, as with the times that commands print.
+func TestShownTimes(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p.sees(".rows", "app")
+	shown := p.text(".row time")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".versions", shown)
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?from=-1h"))
+	p.fill("to", shown)
+	p.sees(".lead", "Between")
+	p.sees("main", `(?s)1 .*app`)
+}
+
+// TestRuleOfForbidden: the rule that is shown for a forbidden resource is the one that `watcherd rbac` prints.
+func TestRuleOfForbidden(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	front := edited(t, d, "/status", func(body []byte) []byte {
+		return regexp.MustCompile(`("state": ?)"watching"`).ReplaceAll(body, []byte(`$1"forbidden","message":"no"`))
+	})
+	p := open(t, front, "#/watches")
+	p.sees(`[aria-label="The rule to add"]`, "verbs")
+	_, rule, _ := strings.Cut(p.text(`[aria-label="The rule to add"]`), "\n")
+	printed, err := exec.CommandContext(t.Context(), shared.daemon, "rbac", "--config", filepath.Join(d.dir, "watcherd.yaml")).Output()
+	if err != nil || !strings.Contains(string(printed), rule) {
+		t.Errorf("the page has\n%s\nand watcherd rbac prints\n%s%v", rule, printed, err)
 	}
 }

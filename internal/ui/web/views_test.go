@@ -546,7 +546,7 @@ sinks:
 	p.sees("dialog", "Deliver 1 dead letter again")
 	p.press("dialog", "deliver again")
 	p.sees("[role=status].good", "1 dead letter queued again")
-	p.sees("main", "hook has refused no event")
+	p.sees("main", "hook has no dead letters")
 
 	// By a filter, after a count.
 	takes.Store(false)
@@ -572,7 +572,7 @@ sinks:
 	p.press(".filter", "deliver all again")
 	p.sees("dialog", "Deliver 1 dead letter again")
 	p.press("dialog", "deliver again")
-	p.sees("main", "hook has refused no event")
+	p.sees("main", "hook has no dead letters")
 
 	takes.Store(false)
 	configMap(t, http.MethodPost, ns, "dropped", nil)
@@ -681,6 +681,18 @@ func TestToken(t *testing.T) {
 	p.sees("main", "A token, please")
 	write("read", "rotated")
 	p.sees(".rows", "guarded")
+	write("read", "a&b=c+d%2f") // with what an address has other uses for
+	p.sees("main", "A token, please")
+	ui := exec.CommandContext(t.Context(), shared.daemon, "ui", "--config", filepath.Join(d.dir, "watcherd.yaml"), "--read-only")
+	address, err := ui.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(strings.TrimSpace(string(address))))
+	p.sees(".rows", "guarded")
+	if address := eval[string](p, "location.href"); strings.Contains(address, "token") {
+		t.Errorf("the address is %s", address)
+	}
 }
 
 // TestRestart: a page that is open while the daemon restarts shows what happened meanwhile.
@@ -1050,6 +1062,12 @@ func TestRecording(t *testing.T) {
 
 	p := open(t, &daemon{}, "file://"+filepath.Join(out, "recording.html"))
 	p.sees("h1", "Recording")
+	p.keys("?")
+	p.sees(".help", "older and newer version")
+	if text := p.text(".help"); strings.Contains(text, "Delivery") || strings.Contains(text, "feed") {
+		t.Errorf("keys of views that a recording does not have:\n%s", text)
+	}
+	p.keys("?")
 	p.sees("main", `(?s)sh -c.*exit code 3.*complete.*Created.*new.*Changed.*level info → warn`)
 	p.press(".net", "Difference of app")
 	p.sees(".diff", `(?s)level: info.*level: warn`)

@@ -42,6 +42,7 @@ func TestLines(t *testing.T) {
 	}{
 		{"added", sample(func(e *event.Event) { e.Type = event.Added }), "06:07:08.090 ADDED   Deployment   prod/web"},
 		{"sync", sample(func(e *event.Event) { e.Type = event.Sync }), "06:07:08.090 SYNC    Deployment   prod/web"},
+		{"rounded up", sample(func(e *event.Event) { e.Type, e.Time = event.Added, e.Time.Add(1) }), "06:07:08.091 ADDED   Deployment   prod/web"},
 		{"cluster-wide", sample(func(e *event.Event) { e.Type, e.Namespace = event.Added, "" }), "06:07:08.090 ADDED   Deployment   web"},
 		{"deleted", sample(func(e *event.Event) { e.Type, e.FinalStateUnknown = event.Deleted, true }), "06:07:08.090 DELETED Deployment   prod/web  final state unknown"},
 		{"marks", sample(func(e *event.Event) { e.Type, e.Selection, e.Replay, e.Repair = event.Added, event.Entered, true, true }), "06:07:08.090 ADDED   Deployment   prod/web  entered selection  replay  repair"},

@@ -113,7 +113,7 @@ func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 
 // appendVerb appends the time and the verb.
 func (p Printer) appendVerb(dst []byte, e *event.Event) []byte {
-	dst = p.styled(dst, dim, e.Time.Local().Format(clock))
+	dst = p.styled(dst, dim, local(e.Time).Format(clock))
 	dst = append(dst, ' ')
 	verb, known := verbs[e.Type]
 	if !known {
@@ -162,12 +162,15 @@ func (p Printer) appendGap(dst []byte, e *event.Event, more int) []byte {
 
 // appendClock appends a time as that of an event, with its date if that is another one.
 func appendClock(dst []byte, t, of time.Time) []byte {
-	t, of = t.Local(), of.Local()
+	t, of = local(t), local(of)
 	if t.YearDay() != of.YearDay() || t.Year() != of.Year() {
 		dst = t.AppendFormat(dst, "2006-01-02 ")
 	}
 	return t.AppendFormat(dst, clock)
 }
+
+// local is a time to print, whose milliseconds are those rounded up: the state at the time of a change has the change.
+func local(t time.Time) time.Time { return t.Add(time.Millisecond - 1).Local() }
 
 // notes are the marks of an event that a reader should not miss.
 func notes(e *event.Event) []string {

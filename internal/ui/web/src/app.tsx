@@ -22,10 +22,8 @@ function close() {
   help.value = false;
 }
 
-const keys: [string, string][] = [
-  ["/", "to the filter"], ["j  k", "next and previous row"], ["Enter", "open the row"], ["p", "pause and resume the feed"], ["[  ]", "older and newer version of an object"],
-  ["g f, g b, g d, g w, g c", "Feed, Between, Delivery, Watches, Config"], ["?", "this help"], ["Esc", "leave a field, close this"],
-];
+const ofViews: [string, string][] = [["/", "to the filter"], ["j  k", "next and previous row"], ["Enter", "open the row"], ["p", "pause and resume the feed"], ["g f, g b, g d, g w, g c", "Feed, Between, Delivery, Watches, Config"]];
+const keys: [string, string][] = [...recording ? [] : ofViews, ["[  ]", "older and newer version of an object"], ["?", "this help"], ["Esc", "leave a field, close this"]];
 
 /** A key of the current view: the name of the event that it listens for is "key:" and the key. */
 let going = false;

@@ -126,7 +126,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
     </div>}
     {!page && !letters.error && <Empty>Reading…</Empty>}
-    {page && !groups.size && <Empty>{filtered ? page.continue ? "No dead letter that was searched matches." : "No dead letter matches." : `${sink.name} has refused no event for good.`}</Empty>}
+    {page && !groups.size && <Empty>{filtered ? page.continue ? "No dead letter that was searched matches." : "No dead letter matches." : `${sink.name} has no dead letters.`}</Empty>}
     {page?.continue ? <p class="quiet">{filtered ? "Newer dead letters were not searched" : `The oldest ${count(page.items.length)} of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
     {[...groups.values()].map((g) => <details class="group" key={g.reason}>
       <summary><b>{count(g.letters.length)}</b> <span class="reason">{g.reason}</span></summary>

@@ -4,7 +4,7 @@ import { unlock } from "./api";
 
 /** Takes the token of `watcherd ui`, which leaves the address at once: also that of a tab that is open. */
 function take() {
-  const given = /^#token=([^&]+)$/.exec(location.hash);
+  const given = /^#token=(.+)$/.exec(location.hash);
   if (!given) return;
   history.replaceState(null, "", location.pathname);
   unlock(decoded(given[1]!));

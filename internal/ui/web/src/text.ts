@@ -17,10 +17,12 @@ export function heard(date: string | null) {
   if (!Number.isNaN(off)) ahead = Math.abs(off) < 5000 ? 0 : off;
 }
 
-/** A time of the clock: with milliseconds, and with its day if that is not today. -5m stays what it is. */
+/** A time of the clock: with milliseconds, and with its day if that is not today. -5m stays what it is. As in what commands
+ *  print, milliseconds are rounded up: the state at the time of a change has the change. */
 export function clock(time: string | number, exact = true): string {
   const d = new Date(time);
   if (Number.isNaN(d.getTime())) return String(time);
+  if (exact && /\.\d{3}\d*[1-9]/.test(String(time))) d.setMilliseconds(d.getMilliseconds() + 1);
   const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}`;
   return day(d) === today() ? at : `${day(d)} ${at}`;
 }

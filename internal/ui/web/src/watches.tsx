@@ -5,12 +5,10 @@ import { Empty, Verb } from "./parts";
 import { link } from "./place";
 import { ago, bytes, count, some } from "./text";
 
-const verbs = "[get, list, watch]";
-
 /** The rule that a forbidden source asks for. */
 function Rule({ of }: { of: Source }) {
   const [resource = "", ...rest] = of.resource.split("."), group = rest.slice(1).join(".");
-  return <pre class="scroll" tabIndex={0} aria-label="The rule to add">{`# ${of.namespace ? `Role in namespace ${of.namespace}` : "ClusterRole"}; watcherd rbac prints all of them\n- apiGroups: ["${group}"]\n  resources: [${resource}]\n  verbs: ${verbs}`}</pre>;
+  return <pre class="scroll" tabIndex={0} aria-label="The rule to add">{`# ${of.namespace ? `Role in namespace ${of.namespace}` : "ClusterRole"}; watcherd rbac prints all of them\n- apiGroups: ["${group}"]\n  resources: [${resource}]\n  verbs: [list, watch]`}</pre>;
 }
 
 const fine = (s: Source) => s.state === "watching" && s.synced && !s.pausedSince;
