@@ -306,3 +306,31 @@ func TestEventsOfAnotherGroup(t *testing.T) {
 		t.Errorf("the versions are\n%s", text)
 	}
 }
+
+// TestRowsOfAnotherDay: a row of another day has its whole time.
+func TestRowsOfAnotherDay(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	front := edited(t, d, "/history", func(body []byte) []byte {
+		var page object
+		if err := json.Unmarshal(body, &page); err != nil {
+			t.Error(err)
+			return body
+		}
+		items, _ := page["items"].([]any)
+		for _, item := range items {
+			item.(object)["time"] = "2025-10-05T12:34:56.789Z"
+		}
+		return encoded(t, page)
+	})
+	p := open(t, front, "#/feed?from=2025-10-01T00:00:00Z&namespace="+ns)
+	for _, width := range []int64{1280, 720, 360} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.sees(".row time", `2025-10-05`)
+		p.settled()
+		if cut := eval[int](p, `(() => { const e = document.querySelector(".row time"); return e.scrollWidth - e.clientWidth; })()`); cut > 0 {
+			t.Errorf("at %d px, %d px of the time are not seen", width, cut)
+		}
+	}
+}
