@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"fmt"
 	"github.com/chromedp/chromedp"
 )
 
@@ -333,4 +334,20 @@ func TestRowsOfAnotherDay(t *testing.T) {
 			t.Errorf("at %d px, %d px of the time are not seen", width, cut)
 		}
 	}
+}
+
+// TestExplainAfterAReload: the verdicts of the configuration of now are those of the one that runs, also after a reload.
+func TestExplainAfterAReload(t *testing.T) {
+	ns := namespace(t)
+	config := configMaps(ns) + "sinks: [{name: screen, stdout: {}}]\nroutes: [{name: all, sinks: [screen]}"
+	d := start(t, config+"]\n")
+	configMap(t, http.MethodPost, ns, "why", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "why")
+	p.do(chromedp.Navigate(d.base + "/ui/#/config?event=" + fmt.Sprint(eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`))))
+	p.sees(`[aria-label="Explain"]`, `(?s)all\s+takes it\s+screen`)
+	d.configure("admin: {listen: ADDRESS}\n" + config + ", {name: pods, resources: [pods], sinks: [screen]}]\n")
+	p.press("main", "reload")
+	p.sees(".facts-list", "the file is what runs")
+	p.sees(`[aria-label="Explain"]`, `pods\s+is for other resources`)
 }

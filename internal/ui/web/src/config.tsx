@@ -42,7 +42,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
           <td data-label="Matched" class="n">{count(r.matched)}</td><td data-label="Filtered" class="n">{count(r.filtered)}</td><td data-label="Unchanged" class="n">{count(r.unchanged)}</td><td data-label="Not sampled" class="n">{count(r.unsampled)}</td><td data-label="Errors" class="n">{count(r.errors)}</td></tr>
         {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
       </>)}</tbody></table></div>}
-    <Explain />
+    <Explain hash={config.hash} />
     <Texts key={config.hash + config.lastAttempt} later={later} />
   </div>;
 }
@@ -71,14 +71,21 @@ const verdicts: Record<string, string> = {
   when: "its expression is false", missing: "its expression reads what is not there", error: "its expression fails", sample: "it is outside of the sample", for: "is for what lasts",
 };
 
-function Explain() {
+function Explain({ hash }: { hash: string }) {
   const event = place.value.query.get("event") ?? "";
-  const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
   return <section aria-label="Explain"><h2>Why an event went where it went</h2>
     <div class="filter"><Field id="filter" label="event" wide value={event} onValue={(v) => change({ event: v })} /></div>
     {!event && <p class="quiet">The sequence or the id of an event. The versions of an object and dead letters link to it.</p>}
+    {event && <Verdicts key={hash} event={event} />}
+  </section>;
+}
+
+/** Where an event went, and where the configuration that runs sends it. */
+function Verdicts({ event }: { event: string }) {
+  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
+  return <>
     <Failed error={answer.error} />
-    {event && e && <>
+    {e && <>
       <p><Verb type={e.type} /> <Time at={e.time} /> <b>{e.subject}</b> <span class="quiet">{e.id}</span></p>
       {e.note && <p class="notice gap">{e.note}</p>}
       <p>When it was recorded: {e.recorded.length ? e.recorded.map((r) => `${r.sink} (by ${r.routes.join(", ")})`).join("; ") : "no sink took it"}.</p>
@@ -86,5 +93,5 @@ function Explain() {
         {e.watches.map((w) => <tr><th scope="row" data-label="Watch"><span class="quiet">watch</span> {w.watch}</th><td data-label="Verdict">{verdicts[w.verdict] ?? w.verdict}{w.selection && `, ${w.selection}`}</td><td /></tr>)}
         {e.routes.map((r) => <tr><th scope="row" data-label="Route"><span class="quiet">route</span> {r.route}</th><td data-label="Verdict">{verdicts[r.verdict] ?? r.verdict}{r.error && `: ${r.error}`}</td><td data-label="Sinks">{r.verdict === "taken" ? r.sinks.join(", ") : <span class="quiet">–</span>}</td></tr>)}
       </tbody></table></div></>}
-  </section>;
+  </>;
 }
