@@ -351,3 +351,18 @@ func TestExplainAfterAReload(t *testing.T) {
 	p.sees(".facts-list", "the file is what runs")
 	p.sees(`[aria-label="Explain"]`, `pods\s+is for other resources`)
 }
+
+// TestReloadOfARestart: what a reload has led to is not more than what runs.
+func TestReloadOfARestart(t *testing.T) {
+	config := configMaps(namespace(t))
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs\.`)
+	d.configure("admin: {listen: \"" + address(t) + "\"}\n" + config)
+	p.sees(".notice.gap", "restart: admin.listen")
+	p.press("main", "reload")
+	p.sees(".facts-list [role=status]", "what runs")
+	if text := p.text(".facts-list [role=status]"); text == "the file is what runs" {
+		t.Errorf("beside a file of which a part waits for a restart: %s", text)
+	}
+}

@@ -7,16 +7,16 @@ import { change, link, place } from "./place";
 import { ago, bytes, count, fields, free, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
-  const [failed, fail] = useState<Problem>(), [said, say] = useState("");
+  const [failed, fail] = useState<Problem>(), [same, say] = useState(false);
   if (!status) return <Empty>Reading…</Empty>;
   const { config, store } = status, routes = status.routes ?? [];
   const later = config.needsRestart?.length ? ", but for the keys above" : "";
   const again = async () => {
     fail(undefined);
-    say("");
+    say(false);
     try {
       const c = await post<Status["config"]>("reload");
-      say(c.lastError ? "" : "the file is what runs");
+      say(!c.lastError);
     } catch (e) { fail(e as Problem); }
     reload();
   };
@@ -27,7 +27,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {config.needsRestart?.length ? <p class="notice gap">These keys take effect at a restart: {config.needsRestart.join(", ")}</p> : null}
     {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
     <dl class="facts-list">
-      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && said}</span></dd>
+      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && same && "the file is what runs" + later}</span></dd>
       <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
       <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
