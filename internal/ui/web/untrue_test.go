@@ -366,3 +366,36 @@ func TestReloadOfARestart(t *testing.T) {
 		t.Errorf("beside a file of which a part waits for a restart: %s", text)
 	}
 }
+
+// TestOwnedUnread: what an object owns now is not known while the watch of that fails.
+func TestOwnedUnread(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() || !strings.HasSuffix(r.URL.Path, "/services") {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\nwatches: [{name: all, resources: [configmaps, services], namespaces: {include: ["+ns+"]}}]\n")
+	uid := shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{"metadata": object{"name": "root"}})["metadata"].(object)["uid"]
+	service := "/api/v1/namespaces/" + ns + "/services"
+	shared.api.do(t, http.MethodPost, service, object{"spec": object{"ports": []object{{"port": 80}}}, "metadata": object{
+		"name": "mine", "ownerReferences": []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": "root", "uid": uid, "controller": true}},
+	}})
+	p := open(t, d, "#/object/configmaps/"+ns+"/root?tab=owned")
+	p.sees(".pane .grid", `Service\s+`+ns+"/mine")
+	down.Store(true)
+	cut()
+	shared.api.do(t, http.MethodDelete, service+"/mine", nil)
+	p.sees(".pane .notice.gap", "It may own others by now: .*not read since")
+	p.press(".pane", "not read since")
+	p.sees(".pane .gaps", "services.* not read since 20")
+	p.accessible()
+	down.Store(false)
+	p.sees(".pane", "No object that is watched has an owner reference to it")
+	if text := p.text(".pane .notice.gap"); strings.Contains(text, "not read since") {
+		t.Errorf("of a watch that works: %s", text)
+	}
+}

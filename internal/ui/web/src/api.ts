@@ -35,7 +35,7 @@ export interface Blame {
   deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
-export interface Owned { as: string; truncated?: boolean; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
+export interface Owned { as: string; truncated?: boolean; unread?: Unread[]; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
 export interface Difference { from: State; to: State; diff: string; rekeyed?: boolean }
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
