@@ -399,3 +399,33 @@ func TestOwnedUnread(t *testing.T) {
 		t.Errorf("of a watch that works: %s", text)
 	}
 }
+
+// TestGapWithoutVersions: a gap is shown of an object, too, of which no change is recorded.
+func TestGapWithoutVersions(t *testing.T) {
+	ns := namespace(t)
+	var gone atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !r.URL.Query().Has("watch") || !strings.HasSuffix(r.URL.Path, "/configmaps") || !gone.CompareAndSwap(true, false) {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`))
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "other", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "other")
+	gone.Store(true)
+	cut()
+	configMap(t, http.MethodPost, ns, "short", nil)
+	p.sees(".row.gap", "gap from .* to .* in "+ns+": expired")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/never"))
+	p.sees(".object", "No change of this object is recorded")
+	p.press(".object", "⌁ 1 gap")
+	p.sees(".gaps", "configmaps in "+ns+" .*: expired")
+	p.accessible()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/short"))
+	p.sees(".versions", "(?s)added.*gap from .* to .*: expired.*not known before")
+}

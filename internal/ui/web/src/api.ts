@@ -7,7 +7,7 @@ export type Type = "added" | "updated" | "deleted" | "sync" | "gap";
 
 export interface Resource { group: string; version: string; resource: string; kind: string }
 
-export interface Gap { watch: string; resource: Resource; namespace?: string; cause: string; from: string; to: string }
+export interface Gap { watch: string; resource: Resource; namespace?: string; name?: string; cause: string; from: string; to: string }
 
 /** What no watch reads at the moment, and since when. */
 export interface Unread { resource: string; namespace?: string; since: string; cause: string }

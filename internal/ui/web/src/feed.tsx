@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Time, Verb, type View } from "./parts";
 import { change, link, place } from "./place";
 import { arrows, clock, count, now, resourceName, some, today } from "./text";
 
@@ -275,7 +275,7 @@ export function Feed({ status }: { status?: Status }) {
       row={(r) => r.hole
         ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
-          ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
+          ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />{scope(r.gap)}: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
       empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : feed.next ? "No change that was searched matches." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <p class="sr" role="status">{rows[selected] && words(rows[selected])}</p>

@@ -76,7 +76,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands
-  const later = (time: number, i: number) => time > times[i]!;
+  const later = (time: number, i: number) => i === times.length || time > times[i]!;
   const between = (time: number, i: number) => later(time, i) && !later(time, i - 1); // the version and the one that followed
   const gaps = (i: number) => versions.value!.gaps.filter((_, n) => between(ends[n]!, i)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
@@ -104,7 +104,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
-    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
+    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
     <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
@@ -118,6 +118,7 @@ export function ObjectView({ status }: { status?: Status }) {
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
+        {versions.value!.before === "gap" && gaps(items.length).slice(-1)}
         <li class="life">{rest ? <button onClick={() => page(versions.value)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
