@@ -429,3 +429,34 @@ func TestGapWithoutVersions(t *testing.T) {
 	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/short"))
 	p.sees(".versions", "(?s)added.*gap from .* to .*: expired.*not known before")
 }
+
+// TestOwnersOfAnother: while the state of a version is late, the owners of another are not in the head.
+func TestOwnersOfAnother(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	owner := func(name string) []object { return []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "1"}} }
+	shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "app", "ownerReferences": owner("first")}})
+	shared.api.do(t, http.MethodPatch, path+"/app", object{"metadata": object{"ownerReferences": owner("second")}})
+	var held atomic.Bool
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if held.Load() && strings.HasSuffix(r.URL.Path, "/app") {
+			late(w, r, pass, release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/app")
+	p.sees(".owners", "second")
+	held.Store(true)
+	p.keys("[")
+	p.sees(".versions [aria-current]", "added")
+	nextSecond()
+	nextSecond()
+	if text := p.text(".owners"); text != "" {
+		t.Errorf("of a version whose state is not read yet: %s", text)
+	}
+	close(release)
+	p.sees(".owners", "first")
+}

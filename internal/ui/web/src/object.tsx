@@ -96,7 +96,7 @@ export function ObjectView({ status }: { status?: Status }) {
   return <div class="object">
     <header class="object-head">
       <h1>{namespace !== "-" && <span class="quiet">{namespace}/</span>}{name} <span class="kind">{resource}</span></h1>
-      {owners.length > 0 && <span class="owners"><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
+      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
