@@ -1185,3 +1185,27 @@ func TestClusterScope(t *testing.T) {
 	p.press(".object-head", "in the feed")
 	p.sees(".rows", "(?s)blue.*added")
 }
+
+// TestSeenWithoutStream: a tab that is seen again is not live before its stream is.
+func TestSeenWithoutStream(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	var held atomic.Bool
+	asked := make(chan struct{}, 10)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if held.Load() && strings.HasSuffix(r.URL.Path, "/events") {
+			asked <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "")
+	p.sees(".dot.live", "live")
+	held.Store(true)
+	eval[chromedp.Void](p, `void document.dispatchEvent(new Event("visibilitychange"))`)
+	rest(t, "the stream is not asked for", asked)
+	p.settled()
+	if text := p.text(".state .dot"); text != "reconnecting" {
+		t.Errorf("without a stream the page is %q", text)
+	}
+}

@@ -279,6 +279,7 @@ export function follow(query: Query, to: Follower): () => void {
   const seen = () => {
     clearTimeout(timer);
     stop.abort();
+    connection.value &&= "waiting";
     if (!document.hidden) void run();
   };
   document.addEventListener("visibilitychange", seen);
