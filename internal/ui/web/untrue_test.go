@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"fmt"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -435,7 +436,9 @@ func TestOwnersOfAnother(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
 	path := "/api/v1/namespaces/" + ns + "/configmaps"
-	owner := func(name string) []object { return []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "1"}} }
+	owner := func(name string) []object {
+		return []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "1"}}
+	}
 	shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "app", "ownerReferences": owner("first")}})
 	shared.api.do(t, http.MethodPatch, path+"/app", object{"metadata": object{"ownerReferences": owner("second")}})
 	var held atomic.Bool
@@ -459,4 +462,45 @@ func TestOwnersOfAnother(t *testing.T) {
 	}
 	close(release)
 	p.sees(".owners", "first")
+}
+
+// TestHourTwice: of the hour that a clock shows twice, a time is that of one of both.
+func TestHourTwice(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPost, ns, "two", nil)
+	times := []string{"2025-10-26T01:30:00.5Z", "2025-10-26T00:30:00.5Z"}
+	front := edited(t, d, "/history", func(body []byte) []byte {
+		var page object
+		if err := json.Unmarshal(body, &page); err != nil {
+			t.Error(err)
+			return body
+		}
+		items, _ := page["items"].([]any)
+		for i, item := range items {
+			if i < len(times) {
+				item.(object)["time"] = times[i]
+			}
+		}
+		return encoded(t, page)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	if _, err := chromedp.Call(p.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Europe/Berlin"}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=2025-10-01T00:00:00Z&namespace=" + ns))
+	until(t, "both are listed", func() bool { return eval[int](p, `document.querySelectorAll(".row time").length`) >= 2 })
+	shown := eval[[]string](p, `[...document.querySelectorAll(".row time")].slice(0, 2).map((e) => e.innerText)`)
+	for i, text := range shown {
+		p.do(chromedp.Navigate(front.base + "/ui/#/between?from=" + fmt.Sprint("-", i+1, "h")))
+		p.sees(".filter", "from")
+		p.fill("from", text)
+		want, _ := time.Parse(time.RFC3339, times[i])
+		until(t, "the address has the time", func() bool { return eval[bool](p, `location.hash.includes("2025")`) })
+		got := eval[string](p, `new URLSearchParams(location.hash.split("?")[1]).get("from")`)
+		if at, err := time.Parse(time.RFC3339, got); err != nil || !at.Equal(want) {
+			t.Errorf("%s is shown as %s, which is taken as %s", times[i], text, got)
+		}
+	}
 }
