@@ -157,10 +157,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (!loaded) void load(); // what there is, at least
         loaded = true;
       },
-      lost: () => {
-        counts.value = { ...counts.value, least: true };
-        void load();
-      },
+      lost: () => { counts.value = { ...counts.value, least: true }; }, // frames have what there is
       frame: (f: Frame, after: number) => {
         const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
         counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length, least: c.least || !!f.unreadable };
