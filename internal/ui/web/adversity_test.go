@@ -1271,7 +1271,9 @@ func TestHeldBehindTheLog(t *testing.T) {
 	for i := range 5 {
 		configMap(t, http.MethodPost, ns, fmt.Sprintf("new%d", i), nil)
 	}
-	until(t, "all is recorded", func() bool { return eval[bool](p, `fetch("../api/v1/history?limit=1").then((r) => r.text()).then((a) => a.includes("new4"))`) })
+	until(t, "all is recorded", func() bool {
+		return eval[bool](p, `fetch("../api/v1/history?limit=1").then((r) => r.text()).then((a) => a.includes("new4"))`)
+	})
 	close(release)
 	p.sees(".counts", "at least")
 	configMap(t, http.MethodPost, ns, "after", nil)
