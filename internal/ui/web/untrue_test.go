@@ -309,11 +309,11 @@ func TestEventsOfAnotherGroup(t *testing.T) {
 	}
 }
 
-// TestRowsOfAnotherDay: a row of another day has its whole time.
+// TestRowsOfAnotherDay: a row of another day has its whole time, and the name of its object.
 func TestRowsOfAnotherDay(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))
-	configMap(t, http.MethodPost, ns, "app", nil)
+	configMap(t, http.MethodPost, ns, "settings-of-the-first", nil)
 	front := edited(t, d, "/history", func(body []byte) []byte {
 		var page object
 		if err := json.Unmarshal(body, &page); err != nil {
@@ -331,8 +331,14 @@ func TestRowsOfAnotherDay(t *testing.T) {
 		p.do(chromedp.EmulateViewport(width, 800))
 		p.sees(".row time", `2025-10-05`)
 		p.settled()
-		if cut := eval[int](p, `(() => { const e = document.querySelector(".row time"); return e.scrollWidth - e.clientWidth; })()`); cut > 0 {
-			t.Errorf("at %d px, %d px of the time are not seen", width, cut)
+		cut := func(of string) int {
+			return eval[int](p, `(() => { const e = document.querySelector(".row " + %s); return Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight); })()`, of)
+		}
+		if n := cut("time"); n > 0 {
+			t.Errorf("at %d px, %d px of the time are not seen", width, n)
+		}
+		if n := cut(".name"); width == 360 && n > 0 { // wider ones have a part of long names
+			t.Errorf("at %d px, %d px of the name are not seen", width, n)
 		}
 	}
 }
