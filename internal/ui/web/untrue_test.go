@@ -510,3 +510,34 @@ func TestHourTwice(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorOfThePast: what failed before a sink delivered again has the time of that.
+func TestErrorOfThePast(t *testing.T) {
+	ns := namespace(t)
+	var requests atomic.Int64
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch requests.Add(1) {
+		case 1:
+			http.Error(w, "down for a moment", http.StatusServiceUnavailable)
+		case 2:
+		default: // a delivery that takes long
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(release) })
+	d := start(t, hooked(ns, srv.URL, "retry: {poisonAttempts: 5}"))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	until(t, "it is delivered after all", func() bool { return requests.Load() == 2 })
+	configMap(t, http.MethodPost, ns, "second", nil)
+	until(t, "the next is on its way", func() bool { return requests.Load() == 3 })
+	p := open(t, d, "#/delivery")
+	p.sees("main", `(?s)hook.*running.*down for a moment.*last success`)
+	if text := p.text(".why"); !strings.Contains(text, "last error ") {
+		t.Errorf("of an error that is repaired: %s", text)
+	}
+}
