@@ -541,3 +541,22 @@ func TestErrorOfThePast(t *testing.T) {
 		t.Errorf("of an error that is repaired: %s", text)
 	}
 }
+
+// TestSinceAReload: a reload that changes nothing is not the beginning of what runs.
+func TestSinceAReload(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "#/config")
+	p.sees(".facts-list", "as the file has it")
+	nextSecond()
+	nextSecond()
+	began := p.text(".facts-list dd:nth-of-type(2)")
+	p.press("main", "reload")
+	p.sees(".facts-list", "the file is what runs")
+	p.settled()
+	nextSecond()
+	nextSecond()
+	nextSecond()
+	if text := p.text(".facts-list dd:nth-of-type(2)"); text != began && !strings.Contains(text, "as of") {
+		t.Errorf("what runs %q is, after a reload, what runs %q", began, text)
+	}
+}

@@ -28,7 +28,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
     <dl class="facts-list">
       <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && same && "the file is what runs" + later}</span></dd>
-      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
+      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, as of {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
       <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
       {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
