@@ -731,7 +731,7 @@ func TestStaleState(t *testing.T) {
 	hold.Store(true)
 	p.keys("[")
 	p.sees(".versions [aria-current]", "added")
-	if !eval[bool](p, `[...document.querySelectorAll(".pane button")].find((b) => b.innerText.startsWith("copy")).disabled`) {
+	if !eval[bool](p, `[...document.querySelectorAll(".pane button")].find((b) => b.textContent.startsWith("copy")).disabled`) {
 		t.Error("the version before can be copied as the chosen one")
 	}
 	close(release)

@@ -334,6 +334,7 @@ func TestRowsOfAnotherDay(t *testing.T) {
 		cut := func(of string) int {
 			return eval[int](p, `(() => { const e = document.querySelector(".row " + %s); return Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight); })()`, of)
 		}
+		p.shot(os.Getenv("WATCHERD_SCREENSHOTS"), fmt.Sprintf("%s-%d", t.Name(), width))
 		if n := cut("time"); n > 0 {
 			t.Errorf("at %d px, %d px of the time are not seen", width, n)
 		}
