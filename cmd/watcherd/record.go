@@ -406,8 +406,14 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 	}
 	moment := func(t time.Time) string { return t.Format(time.RFC3339Nano) }
 	object := func(n *history.NetChange) error {
+		left := false
+		defer func() {
+			if left {
+				page.LeftOut++
+			}
+		}()
 		if size > maxPageBytes {
-			page.LeftOut++
+			left = true
 			return nil
 		}
 		resource := schema.GroupResource{Group: n.Resource.Group, Resource: n.Resource.Resource}.String()
@@ -417,7 +423,7 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 		diff := func(query url.Values) error {
 			_, err := ask(append(path, "diff"), query)
 			if errors.As(err, new(*admin.Problem)) {
-				page.LeftOut++
+				left = true
 				return nil
 			}
 			return err
@@ -435,7 +441,7 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 		}
 		for i, v := range versions.Items {
 			if i > maxPageVersions || size > maxPageBytes {
-				page.LeftOut++
+				left = true
 				break
 			}
 			version := url.Values{"version": {strconv.FormatUint(v.Sequence, 10)}}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,6 +255,9 @@ func TestRecordingOfADeepObject(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(r.dir, recordedPage))
 	if err != nil || !bytes.Contains(page, []byte("objects/pods/ns/other/diff")) {
 		t.Errorf("the page has %d bytes without the other object, %v", len(page), err)
+	}
+	if left := regexp.MustCompile(`"leftOut":\d+`).FindString(string(page)); left != `"leftOut":1` {
+		t.Errorf("of one object that is not in full, the page has %s", left)
 	}
 }
 

@@ -731,7 +731,7 @@ func TestStaleState(t *testing.T) {
 	hold.Store(true)
 	p.keys("[")
 	p.sees(".versions [aria-current]", "added")
-	if !eval[bool](p, `[...document.querySelectorAll(".pane button")].find((b) => b.innerText.startsWith("copy")).disabled`) {
+	if !eval[bool](p, `[...document.querySelectorAll(".pane button")].find((b) => b.textContent.startsWith("copy")).disabled`) {
 		t.Error("the version before can be copied as the chosen one")
 	}
 	close(release)
@@ -1184,4 +1184,106 @@ func TestClusterScope(t *testing.T) {
 	p.sees(".blame", "(?s)tester.*blue")
 	p.press(".object-head", "in the feed")
 	p.sees(".rows", "(?s)blue.*added")
+}
+
+// TestSeenWithoutStream: a tab that is seen again is not live before its stream is.
+func TestSeenWithoutStream(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	var held atomic.Bool
+	asked := make(chan struct{}, 10)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if held.Load() && strings.HasSuffix(r.URL.Path, "/events") {
+			asked <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "")
+	p.sees(".dot.live", "live")
+	held.Store(true)
+	eval[chromedp.Void](p, `void document.dispatchEvent(new Event("visibilitychange"))`)
+	rest(t, "the stream is not asked for", asked)
+	p.settled()
+	if text := p.text(".state .dot"); text != "reconnecting" {
+		t.Errorf("without a stream the page is %q", text)
+	}
+}
+
+// preceded has a text before what is written.
+type preceded struct {
+	http.ResponseWriter
+	text string
+}
+
+func (p *preceded) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+func (p *preceded) Write(b []byte) (int, error) {
+	if _, err := p.ResponseWriter.Write([]byte(p.text)); err != nil {
+		return 0, err
+	}
+	p.text = ""
+	return p.ResponseWriter.Write(b)
+}
+
+// TestHeldBehindTheLog: a list that is held stays as it is, also if the log has lost what came meanwhile.
+func TestHeldBehindTheLog(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	for i := range 5 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("old%d", i), nil)
+	}
+	var away atomic.Bool
+	cut := make(chan context.CancelFunc, 10)
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/history"):
+			shorten(r, 3)
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			if away.Load() {
+				select {
+				case <-release:
+				case <-r.Context().Done():
+					return
+				}
+				w = &preceded{w, "event: truncated\ndata: {\"firstSequence\":1}\n\n"}
+			}
+			ctx, cancel := context.WithCancel(r.Context())
+			cut <- cancel
+			r = r.WithContext(ctx)
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?namespace="+ns)
+	p.sees(".rows", "old4")
+	p.sees(".dot.live", "live")
+	p.keys("p")
+	p.sees(".bar", "resume")
+	configMap(t, http.MethodPost, ns, "between", nil)
+	p.sees(".bar", "1 newer")
+	p.settled()
+	held := p.text(".rows")
+	p.allow("ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_ABORTED|status of")
+	away.Store(true)
+	(<-cut)()
+	p.sees(".dot.waiting", "reconnecting")
+	for i := range 5 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("new%d", i), nil)
+	}
+	until(t, "all is recorded", func() bool {
+		return eval[bool](p, `fetch("../api/v1/history?limit=1").then((r) => r.text()).then((a) => a.includes("new4"))`)
+	})
+	close(release)
+	p.sees(".counts", "at least")
+	configMap(t, http.MethodPost, ns, "after", nil)
+	p.sees(".counts", "at least 7")
+	nextSecond()
+	nextSecond()
+	if text := p.text(".rows"); text != held {
+		t.Errorf("the list that is held becomes\n%s\nof\n%s", text, held)
+	}
+	p.sees(".bar", `7 newer`)
+	p.keys("p")
+	p.sees(".rows", `(?s)after.*new4.*new3.*new2.*new1.*new0.*between.*old4.*old0`)
 }

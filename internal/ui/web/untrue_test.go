@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"fmt"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -336,5 +338,258 @@ func TestRuleOfForbidden(t *testing.T) {
 	printed, err := exec.CommandContext(t.Context(), shared.daemon, "rbac", "--config", filepath.Join(d.dir, "watcherd.yaml")).Output()
 	if err != nil || !strings.Contains(string(printed), rule) {
 		t.Errorf("the page has\n%s\nand watcherd rbac prints\n%s%v", rule, printed, err)
+	}
+}
+
+// TestRowsOfAnotherDay: a row of another day has its whole time, and the name of its object.
+func TestRowsOfAnotherDay(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "settings-of-the-first", nil)
+	front := edited(t, d, "/history", func(body []byte) []byte {
+		var page object
+		if err := json.Unmarshal(body, &page); err != nil {
+			t.Error(err)
+			return body
+		}
+		items, _ := page["items"].([]any)
+		for _, item := range items {
+			item.(object)["time"] = "2025-10-05T12:34:56.789Z"
+		}
+		return encoded(t, page)
+	})
+	p := open(t, front, "#/feed?from=2025-10-01T00:00:00Z&namespace="+ns)
+	for _, width := range []int64{1280, 720, 360} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.sees(".row time", `2025-10-05`)
+		p.settled()
+		cut := func(of string) int {
+			return eval[int](p, `(() => { const e = document.querySelector(".row " + %s); return Math.max(e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight); })()`, of)
+		}
+		p.shot(os.Getenv("WATCHERD_SCREENSHOTS"), fmt.Sprintf("%s-%d", t.Name(), width))
+		if n := cut("time"); n > 0 {
+			t.Errorf("at %d px, %d px of the time are not seen", width, n)
+		}
+		if n := cut(".name"); width == 360 && n > 0 { // wider ones have a part of long names
+			t.Errorf("at %d px, %d px of the name are not seen", width, n)
+		}
+	}
+}
+
+// TestExplainAfterAReload: the verdicts of the configuration of now are those of the one that runs, also after a reload.
+func TestExplainAfterAReload(t *testing.T) {
+	ns := namespace(t)
+	config := configMaps(ns) + "sinks: [{name: screen, stdout: {}}]\nroutes: [{name: all, sinks: [screen]}"
+	d := start(t, config+"]\n")
+	configMap(t, http.MethodPost, ns, "why", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "why")
+	p.do(chromedp.Navigate(d.base + "/ui/#/config?event=" + fmt.Sprint(eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`))))
+	p.sees(`[aria-label="Explain"]`, `(?s)all\s+takes it\s+screen`)
+	d.configure("admin: {listen: ADDRESS}\n" + config + ", {name: pods, resources: [pods], sinks: [screen]}]\n")
+	p.press("main", "reload")
+	p.sees(".facts-list", "the file is what runs")
+	p.sees(`[aria-label="Explain"]`, `pods\s+is for other resources`)
+}
+
+// TestReloadOfARestart: what a reload has led to is not more than what runs.
+func TestReloadOfARestart(t *testing.T) {
+	config := configMaps(namespace(t))
+	d := start(t, config)
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, `The file has what runs\.`)
+	d.configure("admin: {listen: \"" + address(t) + "\"}\n" + config)
+	p.sees(".notice.gap", "restart: admin.listen")
+	p.press("main", "reload")
+	p.sees(".facts-list [role=status]", "what runs")
+	if text := p.text(".facts-list [role=status]"); text == "the file is what runs" {
+		t.Errorf("beside a file of which a part waits for a restart: %s", text)
+	}
+}
+
+// TestOwnedUnread: what an object owns now is not known while the watch of that fails.
+func TestOwnedUnread(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() || !strings.HasSuffix(r.URL.Path, "/services") {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\nwatches: [{name: all, resources: [configmaps, services], namespaces: {include: ["+ns+"]}}]\n")
+	uid := shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{"metadata": object{"name": "root"}})["metadata"].(object)["uid"]
+	service := "/api/v1/namespaces/" + ns + "/services"
+	shared.api.do(t, http.MethodPost, service, object{"spec": object{"ports": []object{{"port": 80}}}, "metadata": object{
+		"name": "mine", "ownerReferences": []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": "root", "uid": uid, "controller": true}},
+	}})
+	p := open(t, d, "#/object/configmaps/"+ns+"/root?tab=owned")
+	p.sees(".pane .grid", `Service\s+`+ns+"/mine")
+	down.Store(true)
+	cut()
+	shared.api.do(t, http.MethodDelete, service+"/mine", nil)
+	p.sees(".pane .notice.gap", "It may own others by now: .*not read since")
+	p.press(".pane", "not read since")
+	p.sees(".pane .gaps", "services.* not read since 20")
+	p.accessible()
+	down.Store(false)
+	p.sees(".pane", "No object that is watched has an owner reference to it")
+	if text := p.text(".pane .notice.gap"); strings.Contains(text, "not read since") {
+		t.Errorf("of a watch that works: %s", text)
+	}
+}
+
+// TestGapWithoutVersions: a gap is shown of an object, too, of which no change is recorded.
+func TestGapWithoutVersions(t *testing.T) {
+	ns := namespace(t)
+	var gone atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !r.URL.Query().Has("watch") || !strings.HasSuffix(r.URL.Path, "/configmaps") || !gone.CompareAndSwap(true, false) {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`))
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "other", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "other")
+	gone.Store(true)
+	cut()
+	configMap(t, http.MethodPost, ns, "short", nil)
+	p.sees(".row.gap", "gap from .* to .* in "+ns+": expired")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/never"))
+	p.sees(".object", "No change of this object is recorded")
+	p.press(".object", "⌁ 1 gap")
+	p.sees(".gaps", "configmaps in "+ns+" .*: expired")
+	p.accessible()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/short"))
+	p.sees(".versions", "(?s)added.*gap from .* to .*: expired.*not known before")
+}
+
+// TestOwnersOfAnother: while the state of a version is late, the owners of another are not in the head.
+func TestOwnersOfAnother(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	owner := func(name string) []object {
+		return []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "1"}}
+	}
+	shared.api.do(t, http.MethodPost, path, object{"metadata": object{"name": "app", "ownerReferences": owner("first")}})
+	shared.api.do(t, http.MethodPatch, path+"/app", object{"metadata": object{"ownerReferences": owner("second")}})
+	var held atomic.Bool
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if held.Load() && strings.HasSuffix(r.URL.Path, "/app") {
+			late(w, r, pass, release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/app")
+	p.sees(".owners", "second")
+	held.Store(true)
+	p.keys("[")
+	p.sees(".versions [aria-current]", "added")
+	nextSecond()
+	nextSecond()
+	if text := p.text(".owners"); text != "" {
+		t.Errorf("of a version whose state is not read yet: %s", text)
+	}
+	close(release)
+	p.sees(".owners", "first")
+}
+
+// TestHourTwice: of the hour that a clock shows twice, a time is that of one of both.
+func TestHourTwice(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPost, ns, "two", nil)
+	times := []string{"2025-10-26T01:30:00.5Z", "2025-10-26T00:30:00.5Z"}
+	front := edited(t, d, "/history", func(body []byte) []byte {
+		var page object
+		if err := json.Unmarshal(body, &page); err != nil {
+			t.Error(err)
+			return body
+		}
+		items, _ := page["items"].([]any)
+		for i, item := range items {
+			if i < len(times) {
+				item.(object)["time"] = times[i]
+			}
+		}
+		return encoded(t, page)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	if _, err := chromedp.Call(p.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Europe/Berlin"}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=2025-10-01T00:00:00Z&namespace=" + ns))
+	until(t, "both are listed", func() bool { return eval[int](p, `document.querySelectorAll(".row time").length`) >= 2 })
+	shown := eval[[]string](p, `[...document.querySelectorAll(".row time")].slice(0, 2).map((e) => e.innerText)`)
+	for i, text := range shown {
+		p.do(chromedp.Navigate(front.base + "/ui/#/between?from=" + fmt.Sprint("-", i+1, "h")))
+		p.sees(".filter", "from")
+		p.fill("from", text)
+		want, _ := time.Parse(time.RFC3339, times[i])
+		until(t, "the address has the time", func() bool { return eval[bool](p, `location.hash.includes("2025")`) })
+		got := eval[string](p, `new URLSearchParams(location.hash.split("?")[1]).get("from")`)
+		if at, err := time.Parse(time.RFC3339, got); err != nil || !at.Equal(want) {
+			t.Errorf("%s is shown as %s, which is taken as %s", times[i], text, got)
+		}
+	}
+}
+
+// TestErrorOfThePast: what failed before a sink delivered again has the time of that.
+func TestErrorOfThePast(t *testing.T) {
+	ns := namespace(t)
+	var requests atomic.Int64
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch requests.Add(1) {
+		case 1:
+			http.Error(w, "down for a moment", http.StatusServiceUnavailable)
+		case 2:
+		default: // a delivery that takes long
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(release) })
+	d := start(t, hooked(ns, srv.URL, "retry: {poisonAttempts: 5}"))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	until(t, "it is delivered after all", func() bool { return requests.Load() == 2 })
+	configMap(t, http.MethodPost, ns, "second", nil)
+	until(t, "the next is on its way", func() bool { return requests.Load() == 3 })
+	p := open(t, d, "#/delivery")
+	p.sees("main", `(?s)hook.*running.*down for a moment.*last success`)
+	if text := p.text(".why"); !strings.Contains(text, "last error ") {
+		t.Errorf("of an error that is repaired: %s", text)
+	}
+}
+
+// TestSinceAReload: a reload that changes nothing is not the beginning of what runs.
+func TestSinceAReload(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	p := open(t, d, "#/config")
+	p.sees(".facts-list", "as the file has it")
+	nextSecond()
+	nextSecond()
+	began := p.text(".facts-list dd:nth-of-type(2)")
+	p.press("main", "reload")
+	p.sees(".facts-list", "the file is what runs")
+	p.settled()
+	nextSecond()
+	nextSecond()
+	nextSecond()
+	if text := p.text(".facts-list dd:nth-of-type(2)"); text != began && !strings.Contains(text, "as of") {
+		t.Errorf("what runs %q is, after a reload, what runs %q", began, text)
 	}
 }

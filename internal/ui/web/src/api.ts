@@ -7,7 +7,7 @@ export type Type = "added" | "updated" | "deleted" | "sync" | "gap";
 
 export interface Resource { group: string; version: string; resource: string; kind: string }
 
-export interface Gap { watch: string; resource: Resource; namespace?: string; cause: string; from: string; to: string }
+export interface Gap { watch: string; resource: Resource; namespace?: string; name?: string; cause: string; from: string; to: string }
 
 /** What no watch reads at the moment, and since when. */
 export interface Unread { resource: string; namespace?: string; since: string; cause: string }
@@ -35,7 +35,7 @@ export interface Blame {
   deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
-export interface Owned { as: string; truncated?: boolean; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
+export interface Owned { as: string; truncated?: boolean; unread?: Unread[]; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
 export interface Difference { from: State; to: State; diff: string; rekeyed?: boolean }
 
 export type Json = null | boolean | number | bigint | string | Json[] | { [key: string]: Json };
@@ -279,6 +279,7 @@ export function follow(query: Query, to: Follower): () => void {
   const seen = () => {
     clearTimeout(timer);
     stop.abort();
+    connection.value &&= "waiting";
     if (!document.hidden) void run();
   };
   document.addEventListener("visibilitychange", seen);

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Field, ObjectName, RefName, scope, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { doubts, Unified, Unsure } from "./object";
 import { arrows, clock, count, moment, resourceName, some, today, visible } from "./text";
@@ -112,7 +112,7 @@ async function save(c: Changes, cluster: string, filter: Record<string, string>)
       parts.push("</details>");
     }
   }
-  const lacks = [...c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`), ...(c.unread ?? []).map(unreadText), c.since && `the history begins at ${c.since}`, c.truncated && "more objects changed"].filter(Boolean);
+  const lacks = [...c.gaps.map((g) => `${resourceName(g.resource)}${scope(g)} ${g.from} to ${g.to}: ${g.cause}`), ...(c.unread ?? []).map(unreadText), c.since && `the history begins at ${c.since}`, c.truncated && "more objects changed"].filter(Boolean);
   const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : `Not complete: ${lacks.join("; ") || "the log does not reach back to the beginning of this period"}.`;
   const only = Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ");
   const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"><title>${escape(cluster)} ${c.from}</title>

@@ -7,16 +7,16 @@ import { change, link, place } from "./place";
 import { ago, bytes, count, fields, free, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
-  const [failed, fail] = useState<Problem>(), [said, say] = useState("");
+  const [failed, fail] = useState<Problem>(), [same, say] = useState(false);
   if (!status) return <Empty>Reading…</Empty>;
   const { config, store } = status, routes = status.routes ?? [];
   const later = config.needsRestart?.length ? ", but for the keys above" : "";
   const again = async () => {
     fail(undefined);
-    say("");
+    say(false);
     try {
       const c = await post<Status["config"]>("reload");
-      say(c.lastError ? "" : "the file is what runs");
+      say(!c.lastError);
     } catch (e) { fail(e as Problem); }
     reload();
   };
@@ -27,8 +27,8 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {config.needsRestart?.length ? <p class="notice gap">These keys take effect at a restart: {config.needsRestart.join(", ")}</p> : null}
     {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
     <dl class="facts-list">
-      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && said}</span></dd>
-      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
+      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{!config.lastError && same && "the file is what runs" + later}</span></dd>
+      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}{!config.lastError && later}, <code>{config.hash}</code>, as of {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
       <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
       <dt>Store</dt><dd>{store.opening ? "not open" : <>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log{free(store.diskFree)}</>}</dd>
       {store.journal && <><dt>Replica</dt><dd><code>{store.journal.replica}</code> {store.journal.role === "leader" ? "leads" : `follows ${store.journal.leader || "no leader yet"}`}, term {store.journal.term} of the journal <code>{store.journal.stream}</code></dd></>}
@@ -42,7 +42,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
           <td data-label="Matched" class="n">{count(r.matched)}</td><td data-label="Filtered" class="n">{count(r.filtered)}</td><td data-label="Unchanged" class="n">{count(r.unchanged)}</td><td data-label="Not sampled" class="n">{count(r.unsampled)}</td><td data-label="Errors" class="n">{count(r.errors)}</td></tr>
         {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
       </>)}</tbody></table></div>}
-    <Explain />
+    <Explain hash={config.hash} />
     <Texts key={config.hash + config.lastAttempt} later={later} />
   </div>;
 }
@@ -71,14 +71,21 @@ const verdicts: Record<string, string> = {
   when: "its expression is false", missing: "its expression reads what is not there", error: "its expression fails", sample: "it is outside of the sample", for: "is for what lasts",
 };
 
-function Explain() {
+function Explain({ hash }: { hash: string }) {
   const event = place.value.query.get("event") ?? "";
-  const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
   return <section aria-label="Explain"><h2>Why an event went where it went</h2>
     <div class="filter"><Field id="filter" label="event" wide value={event} onValue={(v) => change({ event: v })} /></div>
     {!event && <p class="quiet">The sequence or the id of an event. The versions of an object and dead letters link to it.</p>}
+    {event && <Verdicts key={hash} event={event} />}
+  </section>;
+}
+
+/** Where an event went, and where the configuration that runs sends it. */
+function Verdicts({ event }: { event: string }) {
+  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
+  return <>
     <Failed error={answer.error} />
-    {event && e && <>
+    {e && <>
       <p><Verb type={e.type} /> <Time at={e.time} /> <b>{e.subject}</b> <span class="quiet">{e.id}</span></p>
       {e.note && <p class="notice gap">{e.note}</p>}
       <p>When it was recorded: {e.recorded.length ? e.recorded.map((r) => `${r.sink} (by ${r.routes.join(", ")})`).join("; ") : "no sink took it"}.</p>
@@ -86,5 +93,5 @@ function Explain() {
         {e.watches.map((w) => <tr><th scope="row" data-label="Watch"><span class="quiet">watch</span> {w.watch}</th><td data-label="Verdict">{verdicts[w.verdict] ?? w.verdict}{w.selection && `, ${w.selection}`}</td><td /></tr>)}
         {e.routes.map((r) => <tr><th scope="row" data-label="Route"><span class="quiet">route</span> {r.route}</th><td data-label="Verdict">{verdicts[r.verdict] ?? r.verdict}{r.error && `: ${r.error}`}</td><td data-label="Sinks">{r.verdict === "taken" ? r.sinks.join(", ") : <span class="quiet">–</span>}</td></tr>)}
       </tbody></table></div></>}
-  </section>;
+  </>;
 }

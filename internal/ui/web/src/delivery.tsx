@@ -54,7 +54,7 @@ export function Delivery({ status, reload }: { status?: Status; reload: () => vo
           <td data-label="Dead letters" class="n">{s.deadLetters ? <a class="deleted" href={link("delivery", [s.name])}>{count(s.deadLetters)}</a> : "0"}</td>
           <td class="n">{s.configured && <>{s.state === "backing-off" && <button onClick={() => act(s, "resume")}>try now</button>} <button onClick={() => s.state === "paused" ? act(s, "resume") : ask(s)}>{s.state === "paused" ? "resume" : "pause"}</button></>}</td>
         </tr>
-        {(s.reason || s.lastError && s.state !== "idle") && <tr class="why" key={s.name + " why"}><td colSpan={9}>{s.reason || s.lastError}{s.attempts ? <span class="quiet"> · {some(s.attempts, "attempt")}</span> : null}{s.lastSuccess && <span class="quiet"> · last success {ago(s.lastSuccess)}</span>}</td></tr>}
+        {(s.reason || s.lastError && s.state !== "idle") && <tr class="why" key={s.name + " why"}><td colSpan={9}>{s.reason || `last error ${ago(s.lastErrorTime)}: ${s.lastError}`}{s.attempts ? <span class="quiet"> · {some(s.attempts, "attempt")}</span> : null}{s.lastSuccess && <span class="quiet"> · last success {ago(s.lastSuccess)}</span>}</td></tr>}
       </>)}</tbody>
     </table></div>
     {chosen && sinks.some((s) => s.name === chosen) ? <One key={chosen} sink={sinks.find((s) => s.name === chosen)!} reload={reload} /> : status && <p class="quiet">Choose a sink to see what it refused and what fails.</p>}

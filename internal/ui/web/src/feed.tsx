@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Time, Verb, type View } from "./parts";
 import { change, link, place } from "./place";
 import { arrows, clock, count, now, resourceName, some, today } from "./text";
 
@@ -157,10 +157,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (!loaded) void load(); // what there is, at least
         loaded = true;
       },
-      lost: () => {
-        counts.value = { ...counts.value, least: true };
-        void load();
-      },
+      lost: () => { counts.value = { ...counts.value, least: true }; }, // frames have what there is
       frame: (f: Frame, after: number) => {
         const c = counts.value, total = f.total - (query.noise ? f.noise : 0);
         counts.value = { ...c, total: c.total + total, shown: c.shown + f.rows.length, least: c.least || !!f.unreadable };
@@ -275,7 +272,7 @@ export function Feed({ status }: { status?: Status }) {
       row={(r) => r.hole
         ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
-          ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
+          ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />{scope(r.gap)}: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
       empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : feed.next ? "No change that was searched matches." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <p class="sr" role="status">{rows[selected] && words(rows[selected])}</p>

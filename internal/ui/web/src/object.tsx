@@ -1,7 +1,7 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
@@ -76,7 +76,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands
-  const later = (time: number, i: number) => time > times[i]!;
+  const later = (time: number, i: number) => i === times.length || time > times[i]!;
   const between = (time: number, i: number) => later(time, i) && !later(time, i - 1); // the version and the one that followed
   const gaps = (i: number) => versions.value!.gaps.filter((_, n) => between(ends[n]!, i)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
@@ -96,7 +96,7 @@ export function ObjectView({ status }: { status?: Status }) {
   return <div class="object">
     <header class="object-head">
       <h1>{namespace !== "-" && <span class="quiet">{namespace}/</span>}{name} <span class="kind">{resource}</span></h1>
-      {owners.length > 0 && <span class="owners"><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
+      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
@@ -104,7 +104,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
-    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
+    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
     <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
@@ -118,6 +118,7 @@ export function ObjectView({ status }: { status?: Status }) {
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
+        {versions.value!.before === "gap" && gaps(items.length).slice(-1)}
         <li class="life">{rest ? <button onClick={() => page(versions.value)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
@@ -222,6 +223,7 @@ function Owns({ base, version }: { base: string; version?: Version }) {
   if (!o) return <Empty>Reading…</Empty>;
   return <div class={answer.current ? "" : "stale"} aria-busy={!answer.current}>
     {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
+    {o.unread && <p class="notice gap">It may own others by now: <Verdict of={{ complete: false, gaps: [], unread: o.unread }} /></p>}
     {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
     {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
       {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind || i.resource.resource}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>

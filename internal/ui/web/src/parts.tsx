@@ -30,6 +30,9 @@ export const Empty = ({ children }: { children: ComponentChildren }) => <p class
 
 export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not read since ${u.since}: ${u.cause}`;
 
+/** What a gap is of, if not of all objects. */
+export const scope = (g: Gap) => g.name ? ` of ${g.namespace ? g.namespace + "/" : ""}${g.name}` : g.namespace ? ` in ${g.namespace}` : "";
+
 const listed = 200; // of what a period lacks, which may be thousands
 
 /** What a period's answer is worth. */
@@ -41,7 +44,7 @@ export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?:
   const all = [...of.unread ?? [], ...of.gaps];
   return <>
     <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>{of.gaps.length > 0 && `⌁ ${some(of.gaps.length, "gap")} `}{of.unread && <>not read since <Time at={of.unread.map((u) => u.since).sort((a, b) => Date.parse(a) - Date.parse(b))[0]!} /></>}</button>{begins}
-    {open && <ul class="gaps">{all.slice(0, most).map((g) => "since" in g ? <li>{unreadText(g)}</li> : <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}
+    {open && <ul class="gaps">{all.slice(0, most).map((g) => "since" in g ? <li>{unreadText(g)}</li> : <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b>{scope(g)} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}
       {all.length > most && <li><button onClick={() => list(most + listed)}>{count(all.length - most)} more</button></li>}</ul>}
   </>;
 }

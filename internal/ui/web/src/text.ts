@@ -17,19 +17,25 @@ export function heard(date: string | null) {
   if (!Number.isNaN(off)) ahead = Math.abs(off) < 5000 ? 0 : off;
 }
 
+/** The offset of a time that the clock shows for the second time, as it was set back. */
+function again(d: Date): string {
+  const first = new Date(d.getFullYear(), d.getMonth(), d.getDate(), d.getHours(), d.getMinutes(), d.getSeconds(), d.getMilliseconds()), east = -d.getTimezoneOffset();
+  return d > first ? `${east < 0 ? "-" : "+"}${two(Math.floor(Math.abs(east) / 60))}:${two(Math.abs(east) % 60)}` : "";
+}
+
 /** A time of the clock: with milliseconds, and with its day if that is not today. -5m stays what it is. As in what commands
  *  print, milliseconds are rounded up: the state at the time of a change has the change. */
 export function clock(time: string | number, exact = true): string {
   const d = new Date(time);
   if (Number.isNaN(d.getTime())) return String(time);
-  if (exact && /\.\d{3}\d*[1-9]/.test(String(time))) d.setMilliseconds(d.getMilliseconds() + 1);
-  const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}`;
+  if (exact && /\.\d{3}\d*[1-9]/.test(String(time))) d.setTime(d.getTime() + 1);
+  const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}${again(d)}`;
   return day(d) === today() ? at : `${day(d)} ${at}`;
 }
 
 /** A time of the clock, as it is shown, as the interface takes it. What is none stays what it is. */
 export function moment(text: string): string {
-  const [, date = today(), at] = /^(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d(?::\d\d(?:\.\d+)?)?)$/.exec(text) ?? [], d = new Date(`${date}T${at}`);
+  const [, date = today(), at] = /^(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[+-]\d\d:\d\d)?)$/.exec(text) ?? [], d = new Date(`${date}T${at}`);
   return Number.isNaN(d.getTime()) ? text : d.toISOString();
 }
 
