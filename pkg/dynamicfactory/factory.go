@@ -51,8 +51,8 @@ type Factory struct {
 
 	mu           sync.Mutex // guards the fields below
 	informers    map[Key]*informer
-	custom       map[schema.GroupVersionResource]*informer // by InformerFor
-	identified   map[schema.GroupVersionResource]bool      // registered under name
+	custom       map[schema.GroupVersionResource]*informer                     // by InformerFor
+	names        map[schema.GroupVersionResource]cache.InformerNameAndResource // that no informer has; zero: one has it
 	subs         map[*Subscription]struct{}
 	shuttingDown bool
 }
@@ -139,10 +139,10 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 func newFactory(o *options) *Factory {
 	return &Factory{
 		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: &bookmarks{codec: compact.NewCodec(compact.NewDictionaries(nil))},
-		informers:  map[Key]*informer{},
-		custom:     map[schema.GroupVersionResource]*informer{},
-		identified: map[schema.GroupVersionResource]bool{},
-		subs:       map[*Subscription]struct{}{},
+		informers: map[Key]*informer{},
+		custom:    map[schema.GroupVersionResource]*informer{},
+		names:     map[schema.GroupVersionResource]cache.InformerNameAndResource{},
+		subs:      map[*Subscription]struct{}{},
 	}
 }
 
@@ -167,7 +167,9 @@ func (f *Factory) informer(k Key, fresh bool, own func(*informer)) *informer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := f.informers[k]
-	if !usable(i) {
+	if usable(i) {
+		f.unnameLocked(made)
+	} else {
 		i = made
 		f.informers[k] = i
 	}
@@ -298,13 +300,21 @@ func (f *Factory) Shutdown() {
 	f.opts.name.Release()
 }
 
-// identifier registers the resource for client-go's metrics, once.
-func (f *Factory) identifier(k Key) cache.InformerNameAndResource {
+// nameOf takes the name of a resource in client-go's metrics, zero if another informer has it.
+func (f *Factory) nameOf(gvr schema.GroupVersionResource) cache.InformerNameAndResource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.opts.name == nil || f.identified[k.GVR] {
-		return cache.InformerNameAndResource{}
+	name, known := f.names[gvr]
+	if !known {
+		name = f.opts.name.WithResource(gvr)
 	}
-	f.identified[k.GVR] = true
-	return f.opts.name.WithResource(k.GVR)
+	f.names[gvr] = cache.InformerNameAndResource{}
+	return name
+}
+
+// unnameLocked returns the name of an informer that has ended, or does not begin.
+func (f *Factory) unnameLocked(i *informer) {
+	if i.name.Reserved() {
+		f.names[i.key.GVR] = i.name
+	}
 }

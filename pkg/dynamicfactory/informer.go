@@ -27,6 +27,7 @@ type informer struct {
 	key    Key
 	shared cache.SharedIndexInformer
 	source *rawwatch.Source // nil in a factory made by New
+	name   cache.InformerNameAndResource
 	size   size
 
 	// Guarded by Factory.mu.
@@ -50,7 +51,7 @@ func (i *informer) Lister() cache.GenericLister {
 
 // newInformer makes an informer: a shared one, or that of a durable subscription.
 func (f *Factory) newInformer(k Key, d *DurableOptions) *informer {
-	i := &informer{key: k}
+	i := &informer{key: k, name: f.nameOf(k.GVR)}
 	var lw cache.ListerWatcher
 	var example runtime.Object = &unstructured.Unstructured{}
 	transform, resync := f.opts.transform.of(k.GVR), f.opts.resync.of(k.GVR)
@@ -70,7 +71,7 @@ func (f *Factory) newInformer(k Key, d *DurableOptions) *informer {
 		}
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
-		ResyncPeriod: resync, Indexers: f.opts.indexersFor(k.GVR), ObjectDescription: k.String(), Identifier: f.identifier(k),
+		ResyncPeriod: resync, Indexers: f.opts.indexersFor(k.GVR), ObjectDescription: k.String(), Identifier: i.name,
 	})
 	if transform != nil {
 		_ = i.shared.SetTransform(transform) // fails only after the start
@@ -128,6 +129,9 @@ func (f *Factory) runLocked(ctx context.Context, i *informer) {
 		if i.source != nil {
 			i.source.Wait()
 		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.unnameLocked(i)
 	})
 }
 

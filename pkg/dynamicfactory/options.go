@@ -168,9 +168,9 @@ func WithoutNamespaceIndex() Option {
 	return option(func(o *options) { o.noNamespaceIndex = true })
 }
 
-// WithName names the factory's informers in client-go's metrics. Shutdown releases the
-// name. While another factory of the process has it, the informers have none, and an
-// error is logged (see cache.NewInformerName).
+// WithName names the factory's informers in client-go's metrics; of several that run for one
+// resource, the first. Shutdown releases the name. While another factory of the process has
+// it, the informers have none, and an error is logged (see cache.NewInformerName).
 func WithName(name string) Option {
 	return option(func(o *options) {
 		n, err := cache.NewInformerName(name)

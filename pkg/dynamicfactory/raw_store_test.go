@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -204,4 +205,58 @@ func head(t *testing.T, sub *dynamicfactory.DurableSubscription, name string) st
 		t.Error(err)
 	}
 	return got
+}
+
+// metrics is a provider of client-go's metrics that counts what informers set, by their names.
+type metrics struct {
+	mu  sync.Mutex // guards set
+	set map[string]int
+}
+
+type metric func()
+
+func (m metric) Set(float64)     { m() }
+func (m metric) Observe(float64) { m() }
+
+func (m *metrics) count(id cache.InformerNameAndResource) metric {
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.set[id.Name()]++
+	}
+}
+
+func (m *metrics) NewQueuedItemMetric(cache.InformerNameAndResource) cache.GaugeMetric {
+	return metric(func() {})
+}
+
+func (m *metrics) NewProcessingLatencyMetric(cache.InformerNameAndResource) cache.HistogramMetric {
+	return metric(func() {})
+}
+
+func (m *metrics) NewStoreResourceVersionMetric(id cache.InformerNameAndResource) cache.GaugeMetric {
+	return m.count(id)
+}
+
+// A resource keeps its place in client-go's metrics when its informer ends and another one begins.
+func TestInformerNameAgain(t *testing.T) {
+	m := &metrics{set: map[string]int{}}
+	cache.SetInformerMetricsProvider(m) // the first of the process
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		f := factory(t, s, dynamicfactory.WithName("again"))
+		before := 0
+		for _, name := range []string{"a", "b", "c"} {
+			_, sub := subscribe(t, f, configMapKey)
+			put(s, name)
+			synctest.Wait()
+			m.mu.Lock()
+			now := m.set["again"]
+			m.mu.Unlock()
+			if now == before {
+				t.Errorf("the informer that saw %s is not in the metrics", name)
+			}
+			before = now
+			sub.Close()
+		}
+	})
 }

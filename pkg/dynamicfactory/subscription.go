@@ -185,10 +185,11 @@ func (f *Factory) leave(s *Subscription) <-chan struct{} {
 }
 
 // Close ends the subscription and returns after the handler's last callback. Pending
-// notifications are dropped. If this was the last subscription of the informer, the
-// informer stops; Close then returns when its goroutines have ended and its cache is
-// free, and a later subscription starts a new one. Other informers are not affected.
-// Close may be called again. It must not be called from a callback of the handler.
+// notifications are dropped. If this was the last subscription of the informer, and
+// ForResource has not returned that, the informer stops; Close then returns when its
+// goroutines have ended and its cache is free, and a later subscription starts a new one.
+// Other informers are not affected. Close may be called again. It must not be called from a
+// callback of the handler.
 func (s *Subscription) Close() {
 	s.closing.Do(func() {
 		defer close(s.closed)

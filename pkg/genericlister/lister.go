@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -76,29 +77,29 @@ func (l *lister) get(name string) (any, error) {
 	return obj, nil
 }
 
-// each calls f with every cached object of the lister that the selector matches.
-func (l *lister) each(selector labels.Selector, f func(obj any) error) error {
+// matching returns the cached objects of the lister that the selector matches.
+func (l *lister) matching(selector labels.Selector) ([]any, error) {
 	selector = cmp.Or(selector, labels.Everything())
-	if labels.MatchesNothing(selector) {
-		return nil
+	candidates, inNamespace := l.candidates()
+	if inNamespace && selector.Empty() {
+		return candidates, nil
 	}
-	candidates, all := l.candidates()
-	everything := selector.Empty()
+	return l.filter(candidates, selector, inNamespace)
+}
+
+// filter returns those of the candidates that are in the lister's namespace, as all are with inNamespace, and that the
+// selector matches.
+func (l *lister) filter(candidates []any, selector labels.Selector, inNamespace bool) (objs []any, err error) {
 	for _, obj := range candidates {
-		if !all || !everything {
-			ok, err := l.matches(obj, selector, all)
-			if err != nil {
-				return err
-			}
-			if !ok {
-				continue
-			}
+		ok, err := l.matches(obj, selector, inNamespace)
+		if err != nil {
+			return nil, err
 		}
-		if err := f(obj); err != nil {
-			return err
+		if ok {
+			objs = append(objs, obj)
 		}
 	}
-	return nil
+	return objs, nil
 }
 
 // candidates returns the cached objects of the lister's namespace by the index. Without an
@@ -127,16 +128,22 @@ func (l *lister) matches(obj any, selector labels.Selector, inNamespace bool) (b
 }
 
 func collect[T any](l *lister, selector labels.Selector, convert func(any) (T, error)) ([]T, error) {
-	var list []T
-	err := l.each(selector, func(obj any) error {
-		t, err := convert(obj)
-		if err == nil {
-			list = append(list, t)
-		}
-		return err
-	})
+	objs, err := l.matching(selector)
 	if err != nil {
 		return nil, err
+	}
+	return converted(objs, convert)
+}
+
+// converted is nil without objects.
+func converted[O, T any](objs []O, convert func(any) (T, error)) ([]T, error) {
+	list := slices.Grow([]T(nil), len(objs))
+	for _, obj := range objs {
+		t, err := convert(obj)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
 	}
 	return list, nil
 }
@@ -145,15 +152,15 @@ func collect[T any](l *lister, selector labels.Selector, convert func(any) (T, e
 // lister's namespace if it has one. They belong to the caller. The lister must be from New,
 // or from its ByNamespace.
 func ByIndex(from Lister, index, value string) ([]runtime.Object, error) {
+	return collectIndex(from, index, value, own)
+}
+
+// collectIndex converts the objects with a value in an index.
+func collectIndex[T any](from Lister, index, value string, convert func(any) (T, error)) ([]T, error) {
 	l, ok := from.(*lister)
 	if !ok {
 		return nil, fmt.Errorf("%w: the lister is a %T", ErrNoIndex, from)
 	}
-	return collectIndex(l, index, value, own)
-}
-
-// collectIndex converts the objects with a value in an index.
-func collectIndex[T any](l *lister, index, value string, convert func(any) (T, error)) ([]T, error) {
 	if _, ok := l.indexer.GetIndexers()[index]; !ok {
 		return nil, fmt.Errorf("%w: %q of %s", ErrNoIndex, index, l.gvr.GroupResource())
 	}
@@ -161,24 +168,12 @@ func collectIndex[T any](l *lister, index, value string, convert func(any) (T, e
 	if err != nil {
 		return nil, err
 	}
-	list := make([]T, 0, len(cached))
-	for _, obj := range cached {
-		if l.namespace != "" {
-			in, err := l.matches(obj, labels.Everything(), false)
-			if err != nil {
-				return nil, err
-			}
-			if !in {
-				continue
-			}
-		}
-		t, err := convert(obj)
-		if err != nil {
+	if l.namespace != "" {
+		if cached, err = l.filter(cached, labels.Everything(), false); err != nil {
 			return nil, err
 		}
-		list = append(list, t)
 	}
-	return list, nil
+	return converted(cached, convert)
 }
 
 // own returns a copy of a cached object that belongs to the caller.
@@ -230,7 +225,7 @@ type View[T any] struct {
 // NamespaceView is a View of one namespace.
 type NamespaceView[T any] struct {
 	from Lister
-	want schema.GroupVersionKind // without a version: only the kind is checked
+	want schema.GroupVersionKind // without a group and a version: only the kind is checked
 }
 
 // For returns a view of a lister's objects as T, which it decodes from the compact form
@@ -263,15 +258,7 @@ func (v NamespaceView[T]) List(selector labels.Selector) ([]*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*T, 0, len(objs))
-	for _, obj := range objs {
-		t, err := v.convert(obj)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, t)
-	}
-	return list, nil
+	return converted(objs, v.convert)
 }
 
 // Get returns the object of a name, or an error that apierrors.IsNotFound recognizes.
@@ -291,11 +278,7 @@ func (v NamespaceView[T]) Get(name string) (*T, error) {
 
 // ByIndex returns the objects with a value in an index of the lister's indexer.
 func (v NamespaceView[T]) ByIndex(index, value string) ([]*T, error) {
-	l, ok := v.from.(*lister)
-	if !ok {
-		return nil, fmt.Errorf("%w: the lister is a %T", ErrNoIndex, v.from)
-	}
-	return collectIndex(l, index, value, v.convert)
+	return collectIndex(v.from, index, value, v.convert)
 }
 
 func (v NamespaceView[T]) convert(obj any) (*T, error) {
@@ -339,7 +322,7 @@ func (v NamespaceView[T]) convert(obj any) (*T, error) {
 }
 
 func (v NamespaceView[T]) check(got schema.GroupVersionKind, namespace, name string) error {
-	if got == v.want || v.want.Version == "" && got.Kind == v.want.Kind {
+	if got == v.want || v.want == (schema.GroupVersionKind{Kind: got.Kind}) {
 		return nil
 	}
 	return v.wrong(got, namespace, name)
@@ -347,7 +330,7 @@ func (v NamespaceView[T]) check(got schema.GroupVersionKind, namespace, name str
 
 func (v NamespaceView[T]) wrong(got schema.GroupVersionKind, namespace, name string) *KindError {
 	want := v.want.Kind
-	if v.want.Version != "" {
+	if !v.want.GroupVersion().Empty() {
 		want = v.want.String()
 	}
 	return &KindError{Namespace: namespace, Name: name, Want: want, Got: got}

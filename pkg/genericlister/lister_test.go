@@ -3,6 +3,7 @@ package genericlister_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -236,9 +237,10 @@ func TestTypedView(t *testing.T) {
 		if list, err := genericlister.For[appsv1.Deployment](l).List(nil); !errors.As(err, &wrong) || list != nil {
 			t.Errorf("%s: pods as deployments: %v, %v", kind, list, err)
 		}
-		other := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Pod"}
-		if _, err := genericlister.ForKind[corev1.Pod](l, other).Get("foo/a"); !errors.As(err, &wrong) {
-			t.Errorf("%s: a pod as somebody else's pod: %v", kind, err)
+		for _, other := range []schema.GroupVersionKind{{Group: "example.com", Version: "v1", Kind: "Pod"}, {Group: "example.com", Kind: "Pod"}} {
+			if _, err := genericlister.ForKind[corev1.Pod](l, other).Get("foo/a"); !errors.As(err, &wrong) || !strings.Contains(wrong.Want, "example.com") {
+				t.Errorf("%s: a pod as somebody else's pod: %v", kind, err)
+			}
 		}
 		if _, err := genericlister.ForKind[corev1.Pod](l, corev1.SchemeGroupVersion.WithKind("Pod")).Get("foo/a"); err != nil {
 			t.Errorf("%s: a v1 pod as a v1 pod: %v", kind, err)

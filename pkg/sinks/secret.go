@@ -241,13 +241,14 @@ func (o *OAuth) Validate(path string) error {
 }
 
 // Fetch asks for a token. Life is how long it is valid, 0 if the server does not say.
-// Relative files are below dir; base is used for its proxy, and not shared. The errors
+// Relative files are below dir; base is used for its proxy, and not changed. The errors
 // hold no secret.
 func (o *OAuth) Fetch(ctx context.Context, dir string, base *http.Transport) (token string, life time.Duration, err error) {
 	secret, err := o.ClientSecret.In(dir).Value()
 	if err != nil {
 		return "", 0, Pause(fmt.Errorf("oauth.clientSecret: %w", err))
 	}
+	base = base.Clone()
 	if base.TLSClientConfig, err = o.TLS.In(dir).Load(); err != nil {
 		return "", 0, Pause(fmt.Errorf("oauth.tls: %w", err))
 	}
@@ -289,10 +290,11 @@ const (
 // errorCode is what an OAuth 2.0 server may call an error.
 var errorCode = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// FetchCredentials sends a request for credentials, over a connection of its own, and
-// returns the body of the answer. It follows no redirect, and its errors hold neither the
+// FetchCredentials sends a request for credentials, over a connection of its own that is made
+// as transport makes them, and returns the body of the answer. It follows no redirect, and its errors hold neither the
 // URL nor the body, nor the secrets that are in the request.
 func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...string) ([]byte, error) {
+	transport = transport.Clone()
 	transport.DisableKeepAlives = true
 	transport.MaxResponseHeaderBytes = maxCredentialHeader
 	client := &http.Client{

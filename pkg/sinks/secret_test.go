@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testkit"
@@ -34,6 +35,30 @@ func TestQuotedClientSecret(t *testing.T) {
 				t.Errorf("the error is %.3000v", err)
 			}
 		}
+	}
+}
+
+// TestFetchLeavesTheTransport: a transport that a sink uses for its requests, too, is as it was after a token was fetched.
+func TestFetchLeavesTheTransport(t *testing.T) {
+	t.Setenv("OAUTH_TEST_SECRET", "secret")
+	o := sinks.OAuth{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: &sinks.Secret{Env: "OAUTH_TEST_SECRET"}}
+	path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) {
+		_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + `{"access_token":"t"}`))
+	})
+	base := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
+	var fetching sync.WaitGroup
+	for range 2 {
+		fetching.Go(func() {
+			if token, _, err := o.Fetch(t.Context(), t.TempDir(), base); err != nil || token != "t" {
+				t.Errorf("token %q: %v", token, err)
+			}
+		})
+	}
+	fetching.Wait()
+	if base.DisableKeepAlives || base.TLSClientConfig != nil || base.MaxResponseHeaderBytes != 0 {
+		t.Errorf("the transport has other settings: keep-alives disabled %t, TLS %v, header bytes %d", base.DisableKeepAlives, base.TLSClientConfig, base.MaxResponseHeaderBytes)
 	}
 }
 

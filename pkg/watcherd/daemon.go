@@ -287,7 +287,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 		return err
 	}
 	kube := rest.CopyConfig(d.REST)
-	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
+	kube.QPS, kube.Burst, kube.RateLimiter = st.KubeAPI.QPS, st.KubeAPI.Burst, nil
 	kube.Wrap(requests.wrap)
 
 	group, gctx := errgroup.WithContext(ctx)

@@ -143,8 +143,8 @@ func (p *informerMetrics) NewStoreResourceVersionMetric(id cache.InformerNameAnd
 	return reserved{id, p.version.WithLabelValues(labelsOf(id)...).Set}
 }
 
-// reserved is a gauge or a histogram that stops counting for an informer that has
-// stopped, as client-go asks of them.
+// reserved is a gauge or a histogram that stops counting for informers whose factory has
+// shut down, as client-go asks of them.
 type reserved struct {
 	id  cache.InformerNameAndResource
 	put func(float64)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -47,5 +48,18 @@ sinks: [{name: s, stdout: {}}]
 				t.Errorf("error %v does not name %s", err, name)
 			}
 		})
+	}
+}
+
+// TestOwnRateLimiter: a rate limiter of the program's connection gives way to the configuration's limits.
+func TestOwnRateLimiter(t *testing.T) {
+	api, sink := newCluster(t), newReceiver(t)
+	p := newProcess(t, api, sink, "resources: [pods]")
+	p.options = func(o *watcherd.Options) { o.REST.RateLimiter = flowcontrol.NewFakeNeverRateLimiter() }
+	api.Put(podPath, "ns", "one", nil)
+	p.start()
+	p.until("a delivery", func() bool { return sink.has("one") })
+	if err := p.end(); err != nil {
+		t.Fatal(err)
 	}
 }
