@@ -3,9 +3,11 @@ package store
 import (
 	"bytes"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -188,5 +190,39 @@ func TestDamageBeforeRecordsWithGaps(t *testing.T) {
 	if len(got) != len(want) {
 		letters, _ := q.DeadLetters(0, 100)
 		t.Errorf("%d of %d records are delivered, and there are %d dead letters", len(got), len(want), len(letters))
+	}
+}
+
+// TestRepairBesideAFill repairs a table while a sink is filled, which may take long: who waits for the repair gives up, and takes for
+// lost what is elsewhere.
+func TestRepairBesideAFill(t *testing.T) {
+	fs := storeFiles(t, true)
+	if !damageKeys(t, fs, []byte("40:"), 0) {
+		t.Fatal("the record is nowhere")
+	}
+	s, q := runningQueue(t, fs)
+	if _, err := s.EnsureSink("new", FromLogStart); err != nil {
+		t.Fatal(err)
+	}
+	filling, end, filled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		first := sync.OnceFunc(func() { close(filling) })
+		_, err := s.Fill(t.Context(), "new", func(*Item) (Selected, bool, error) {
+			first()
+			<-end
+			return Selected{}, true, nil
+		})
+		filled <- err
+	}()
+	<-filling
+	began := time.Now()
+	for items := read(t, q, 0, 1000); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 1000) {
+	}
+	if waited := time.Since(began); waited >= repairWait || s.damaged.first() != "" {
+		t.Errorf("the table is not repaired after %v", waited)
+	}
+	close(end)
+	if err := <-filled; err != nil {
+		t.Fatal(err)
 	}
 }
