@@ -27,7 +27,7 @@ import (
 //
 //  1. One synced write restores the lost keys that memory has (counters, names, marks,
 //     pins, entries in flight, acknowledged positions), and notes the lost ranges, those of the ledger until the caller has
-//     recorded the states again (loststate.go).
+//     recorded the states again (loststate.go). What is lost of the log is noted before (lostlog.go).
 //  2. The blocks are overwritten, in a copy of the table that takes its place: backups have links to the table, and not
 //     what 1 and 3 write. They meet the damage themselves. A backup that is being made ends.
 //  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
@@ -360,6 +360,9 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 
 // restate writes the lost keys that memory has, with a note of all that is not counted.
 func (s *Store) restate(lost []layout.Range) error {
+	if err := s.loseLog(lost...); err != nil {
+		return err
+	}
 	// The locks exclude changes of the restated keys. Only counters and names need all of them.
 	if slices.ContainsFunc(lost, hasCounters) {
 		s.sinks.naming.Lock()
