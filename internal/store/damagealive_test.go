@@ -2,10 +2,15 @@ package store
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -154,18 +159,19 @@ func TestDamageThatPasses(t *testing.T) {
 	}
 }
 
-// TestDamageBeforeRecordsWithGaps damages the last records that are in tables. Of the positions since, which are in memory, most are not of records.
-func TestDamageBeforeRecordsWithGaps(t *testing.T) {
+// recordsWithGaps damages the last records that are in tables, and appends others. Of the positions since, which are in memory, most are not
+// of records.
+func recordsWithGaps(t *testing.T) (s *Store, q *Queue, since []uint64) {
+	t.Helper()
 	fs := storeFiles(t, true)
 	compactApart(t, fs)
 	if !damageKeys(t, fs, []byte("150:"), 0) {
 		t.Fatal("there is no last record")
 	}
-	s, q := runningQueue(t, fs)
+	s, q = runningQueue(t, fs)
 	ensure(t, s, "b")
-	var want []uint64
 	for range 20 {
-		want = append(want, appendN(t, s, 1, "a")...)
+		since = append(since, appendN(t, s, 1, "a")...)
 		b := s.NewBatch()
 		for range 10 {
 			b.Enqueue(Record{Time: testEpoch, Payload: []byte("of another sink")}, 1, Route{Sink: "b"})
@@ -174,6 +180,12 @@ func TestDamageBeforeRecordsWithGaps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return s, q, since
+}
+
+// TestDamageBeforeRecordsWithGaps has the records behind the damage delivered, also after another reader has met it.
+func TestDamageBeforeRecordsWithGaps(t *testing.T) {
+	s, q, want := recordsWithGaps(t)
 	if _, err := s.ReadLog(damageRecords-1, 10); err != nil { // finds the damage first
 		t.Fatal(err)
 	}
@@ -188,5 +200,177 @@ func TestDamageBeforeRecordsWithGaps(t *testing.T) {
 	if len(got) != len(want) {
 		letters, _ := q.DeadLetters(0, 100)
 		t.Errorf("%d of %d records are delivered, and there are %d dead letters", len(got), len(want), len(letters))
+	}
+}
+
+// fillAll fills a sink with all records, also with those that cannot be read, and returns how many of those from a sequence on are delivered.
+func fillAll(t *testing.T, s *Store, sink string, from uint64) (delivered int) {
+	t.Helper()
+	_, err := s.Fill(t.Context(), sink, func(*Item) (Selected, bool, error) { return Selected{}, true, nil })
+	if err = errors.Join(err, s.Filled(sink)); err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, sink)
+	for items := read(t, q, 0, 1000); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 1000) {
+		for _, it := range items {
+			if it.Sequence >= from {
+				delivered++
+			}
+		}
+	}
+	return delivered
+}
+
+// TestFillWithGapsBehindDamage gives a new sink the whole log: it gets all that is behind the damage, and one dead letter for what was there.
+func TestFillWithGapsBehindDamage(t *testing.T) {
+	s, _, since := recordsWithGaps(t)
+	q, err := s.EnsureSink("new", FromLogStart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fillAll(t, s, "new", since[0]); got != len(since) || q.Stats().DeadLetters != 1 {
+		t.Errorf("%d of %d records are delivered, and there are %d dead letters", got, len(since), q.Stats().DeadLetters)
+	}
+}
+
+// removeBlock has the damaged block of a key removed.
+func removeBlock(t *testing.T, s *Store, key []byte) {
+	t.Helper()
+	_, _, damage := s.get(key)
+	repaired, err := s.awaitRepair(damage)
+	if _, ok, gerr := s.get(key); !repaired || ok || errors.Join(err, gerr) != nil {
+		t.Fatalf("%v: repaired %v, there %v, %v", damage, repaired, ok, errors.Join(err, gerr))
+	}
+}
+
+// TestFillOfARepairedLog puts a sink back, or makes one, after a repair has removed records: it is told that there were some.
+func TestFillOfARepairedLog(t *testing.T) {
+	const lost, most = aliveEntries / 2, 200 // the record in the damaged block, and how many that may have
+	for name, left := range map[string]uint64{"before": 1, "amid": lost, "behind": lost + most, "new": 0} {
+		for _, restarted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/restarted=%v", name, restarted), func(t *testing.T) {
+				fs := vfs.NewMem()
+				s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				ensure(t, s, "a")
+				ensure(t, s, "back")
+				appendN(t, s, int(left))
+				if err := s.LeaveSink("back"); err != nil {
+					t.Fatal(err)
+				}
+				appendN(t, s, aliveEntries-int(left), "a")
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				compactApart(t, fs)
+				if !damageKeys(t, fs, fmt.Appendf(nil, "payload %d", lost), 0) {
+					t.Fatal("the record is nowhere")
+				}
+				s, _ = runningQueue(t, fs)
+				removeBlock(t, s, layout.AppendLogKey(nil, lost))
+				if restarted {
+					settled(t, s)
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+					s, _ = runningQueue(t, fs)
+				}
+				since := appendN(t, s, 10)[0]
+				sink := "back"
+				if left == 0 {
+					sink = "new"
+					if _, err := s.EnsureSink("new", FromLogStart); err != nil {
+						t.Fatal(err)
+					}
+				} else if err := s.RejoinSink("back", FromNow); err != nil {
+					t.Fatal(err)
+				}
+				told := int64(1)
+				if name == "behind" {
+					told = 0
+				}
+				got := fillAll(t, s, sink, left+1)
+				all := aliveEntries - int(left) + 10
+				if st := ensure(t, s, sink).Stats(); st.DeadLetters != told || got > all-int(told) || got < all-int(told)*most {
+					t.Errorf("%d of %d records are delivered, those from %d on included, and there are %d dead letters", got, all, since, st.DeadLetters)
+				}
+			})
+		}
+	}
+}
+
+// TestHeadlinesOfARepairedLog wants the loss of headlines told, of the records that they were of.
+func TestHeadlinesOfARepairedLog(t *testing.T) {
+	const n, lost = 3000, 1500
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	for i := range n {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: []byte("record")}, nil)
+		b.PutHeadlines(fmt.Appendf(nil, "headline %d.", i+1))
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	compactApart(t, fs)
+	if !damageKeys(t, fs, fmt.Appendf(nil, "headline %d.", lost), 0) {
+		t.Fatal("the headline is nowhere")
+	}
+	for _, life := range []string{"of the repair", "after"} {
+		t.Run(life, func(t *testing.T) {
+			s, _ := runningQueue(t, fs)
+			if life != "after" {
+				removeBlock(t, s, layout.HeadlineKey(lost))
+			}
+			appendN(t, s, 10)
+			for _, newestFirst := range []bool{false, true} {
+				for _, of := range []struct {
+					from, to uint64
+					told     bool
+				}{{1, math.MaxUint64, true}, {lost, lost, true}, {1, lost - 500, false}, {lost + 500, math.MaxUint64, false}} {
+					err := s.ScanHeadlines(of.from, of.to, newestFirst, func([]byte) error { return nil })
+					if told := errors.Is(err, ErrUnreadable); told != of.told || !told && err != nil {
+						t.Errorf("from %d to %d, newest first %v: %v", of.from, of.to, newestFirst, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRepairBesideAFill repairs a table while a sink is filled, which may take long: who waits for the repair gives up, and takes for
+// lost what is elsewhere.
+func TestRepairBesideAFill(t *testing.T) {
+	fs := storeFiles(t, true)
+	if !damageKeys(t, fs, []byte("40:"), 0) {
+		t.Fatal("the record is nowhere")
+	}
+	s, q := runningQueue(t, fs)
+	if _, err := s.EnsureSink("new", FromLogStart); err != nil {
+		t.Fatal(err)
+	}
+	filling, end, filled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		first := sync.OnceFunc(func() { close(filling) })
+		_, err := s.Fill(t.Context(), "new", func(*Item) (Selected, bool, error) {
+			first()
+			<-end
+			return Selected{}, true, nil
+		})
+		filled <- err
+	}()
+	<-filling
+	began := time.Now()
+	for items := read(t, q, 0, 1000); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 1000) {
+	}
+	if waited := time.Since(began); waited >= repairWait || s.damaged.first() != "" {
+		t.Errorf("the table is not repaired after %v", waited)
+	}
+	close(end)
+	if err := <-filled; err != nil {
+		t.Fatal(err)
 	}
 }

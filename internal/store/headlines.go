@@ -35,10 +35,10 @@ func (s *Store) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks [
 		return nil
 	}
 	lower := layout.HeadlineKey(from)
+	damage := s.lostLog.headlinesOf(from, to)
 	if newestFirst {
-		return s.scanHeadlinesBack(lower, upper, to, f)
+		return errors.Join(s.scanHeadlinesBack(lower, upper, to, f), damage)
 	}
-	var damage error
 	past := false // the value with the last record was seen
 	err := salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
 		sequence, ok := layout.PositionOfKey(key)

@@ -117,8 +117,9 @@ const readLogBytes = 4 << 20
 // order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First is greater
 // than after+1 if some were. Unreadable records end the result before them; if they are the
 // first, one item with Unreadable set stands for a run of them, whose last sequence
-// it has, and for the end of the log if a repair has removed that: there are no items only after LogStats.Last.
-// Payloads belong to the caller; those of one call share an allocation.
+// it has, also where a repair has removed them: there are no items only after LogStats.Last.
+// Payloads belong to the caller; those of one call share an allocation. The caller holds no lock that a repair needs: the right to append, or
+// that of names.
 func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if err := s.use(); err != nil {
 		return nil, err
@@ -133,9 +134,34 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if after >= tail || max <= 0 {
 		return nil, nil
 	}
-	var items []Item
+	for tables := 0; ; tables++ {
+		items, damage, err := s.readLog(after, tail, max)
+		if damage == nil {
+			return items, err
+		}
+		// See skipDamage. In addition, records that are in memory alone cannot all be found behind damage.
+		if repaired, err := s.awaitRepair(damage); err != nil {
+			return nil, err
+		} else if !repaired || tables >= maxDamagedTables {
+			return s.unreadableAt(after+1, tail, damage)
+		}
+	}
+}
+
+// readLog is ReadLog up to a sequence. The damage is what keeps the first record from being read.
+func (s *Store) readLog(after, tail uint64, max int) (items []Item, damage, err error) {
+	lost, some, err := s.lostAfter(after)
+	if err != nil {
+		return nil, nil, err
+	}
+	end := tail
+	if some {
+		if end = min(tail, lost.first-1); end < after {
+			end = after
+		}
+	}
 	var buf payloads
-	_, damage, err := salvage.Read(s.db, layout.AppendLogKey(nil, after+1), layout.AppendLogKey(nil, tail+1), func(key, raw []byte) error {
+	_, damage, err = salvage.Read(s.db, layout.AppendLogKey(nil, after+1), layout.AppendLogKey(nil, end+1), func(key, raw []byte) error {
 		sequence, _ := layout.PositionOfKey(key)
 		value, err := layout.ParseLogRecord(raw)
 		if err != nil {
@@ -149,18 +175,22 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	})
 	switch err = ignore(cmp.Or(err, damage), errEnough); {
 	case errors.Is(err, ErrUnreadable) && len(items) == 0:
-		return s.unreadableAt(after+1, tail, err)
+		return nil, err, nil
 	case err != nil && !errors.Is(err, ErrUnreadable):
-		return nil, err
+		return nil, nil, err
 	}
 	if len(items) == 0 {
 		if first := s.LogStats().First; after+1 < first { // retention has removed them meanwhile
-			return s.ReadLog(first-1, max)
+			items, err := s.ReadLog(first-1, max)
+			return items, nil, err
+		}
+		if some {
+			tail = min(tail, lost.last)
 		}
 		items, buf = []Item{{Position: tail, Sequence: tail, Unreadable: true}}, payloads{}
 	}
 	buf.assign(items)
-	return items, nil
+	return items, nil, nil
 }
 
 // unreadableAt returns the item for the record at or after from at which a reader

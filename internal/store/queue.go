@@ -23,7 +23,7 @@ type Queue struct {
 	news signal
 
 	filling atomic.Bool // written under sinkTable.ensuring; Filled is still to come
-	member  membership  // guarded by sinkTable.ensuring
+	member  membership  // guarded by sinkTable.ensuring, and to change it naming, too
 	filled  uint64      // guarded by sinkTable.ensuring; the last sequence of Fill in this process
 	release func()      // guarded by sinkTable.ensuring; ends the hold on the log for the fill; nil = none
 

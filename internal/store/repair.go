@@ -27,7 +27,7 @@ import (
 //
 //  1. One synced write restores the lost keys that memory has (counters, names, marks,
 //     pins, entries in flight, acknowledged positions), and notes the lost ranges, those of the ledger until the caller has
-//     recorded the states again (loststate.go).
+//     recorded the states again (loststate.go). What is lost of the log is noted before (lostlog.go).
 //  2. The blocks are overwritten, in a copy of the table that takes its place: backups have links to the table, and not
 //     what 1 and 3 write. They meet the damage themselves. A backup that is being made ends.
 //  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
@@ -360,13 +360,13 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 
 // restate writes the lost keys that memory has, with a note of all that is not counted.
 func (s *Store) restate(lost []layout.Range) error {
-	// The locks exclude changes of the restated keys. Only counters and names need
-	// those that a Fill holds for long.
-	if slices.ContainsFunc(lost, func(r layout.Range) bool {
-		return r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1})
-	}) {
-		s.sinks.ensuring.Lock()
-		defer s.sinks.ensuring.Unlock()
+	if err := s.loseLog(lost...); err != nil {
+		return err
+	}
+	// The locks exclude changes of the restated keys. Only counters and names need all of them.
+	if slices.ContainsFunc(lost, hasCounters) {
+		s.sinks.naming.Lock()
+		defer s.sinks.naming.Unlock()
 		select {
 		case s.appending <- struct{}{}:
 		case <-s.failed:
@@ -392,6 +392,16 @@ func (s *Store) restate(lost []layout.Range) error {
 	return s.apply(b, pebble.Sync, errs...)
 }
 
+// hasCounters reports whether counters or names are in a range.
+func hasCounters(r layout.Range) bool {
+	for _, prefix := range []byte{layout.PrefixCounter, layout.PrefixName} {
+		if lower, upper := layout.PrefixRange(prefix); r.Overlaps(lower, upper) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) error {
 	var errs []error
 	set := func(key, value []byte) {
@@ -407,12 +417,12 @@ func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) e
 		}
 		q.restate(b, r, lost, set, setCounter)
 	}
-	if !r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1}) {
+	set(layout.FormatKey(), layout.ID32(layout.Version))
+	s.log.restate(set, setCounter)
+	if !hasCounters(r) {
 		return errors.Join(errs...)
 	}
-	set(layout.FormatKey(), layout.ID32(layout.Version))
 	setCounter(layout.KindPosition, 0, layout.Counter{High: s.next - 1})
-	s.log.restate(set, setCounter)
 	s.sinks.mu.RLock()
 	lastID := s.sinks.lastID
 	s.sinks.mu.RUnlock()

@@ -32,7 +32,8 @@ type sinkTable struct {
 	byName map[string]*Queue // guarded by mu
 	lastID uint32            // guarded by mu; IDs of purged sinks are not reused
 
-	ensuring sync.Mutex // held while a sink is created or filled
+	ensuring sync.Mutex // held while a sink is created or filled; taken before naming
+	naming   sync.Mutex // held while a name or a membership changes; taken before the right to append
 }
 
 func (t *sinkTable) get(name string) *Queue {
@@ -89,6 +90,8 @@ func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 }
 
 func (s *Store) createSink(name string, filling bool) (*Queue, error) {
+	s.sinks.naming.Lock()
+	defer s.sinks.naming.Unlock()
 	s.sinks.mu.Lock()
 	s.sinks.lastID++
 	q := &Queue{s: s, id: s.sinks.lastID, name: name}
@@ -203,7 +206,7 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 	if err != nil {
 		return 0, err
 	}
-	s.sinks.ensuring.Lock()
+	s.sinks.ensuring.Lock() // for long, and not naming, for which the repair of what is read here may wait
 	defer s.sinks.ensuring.Unlock()
 	if !q.filling.Load() {
 		return 0, nil
@@ -453,6 +456,8 @@ func (s *Store) lostSince(m *membership) bool {
 
 // setMembership writes a membership, durably; the caller holds sinkTable.ensuring.
 func (s *Store) setMembership(q *Queue, m membership) error {
+	s.sinks.naming.Lock()
+	defer s.sinks.naming.Unlock()
 	before := q.member
 	q.member = m
 	if err := s.saveSink(q); err != nil {

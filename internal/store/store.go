@@ -47,6 +47,7 @@ type Store struct {
 	limit   engine.LogLimit
 	damaged damagedTables
 	lost    lostStates
+	lostLog lostLog
 
 	// rewrites counts rewrites of the log and of queues. A copy of a payload is made
 	// again if it has changed.
@@ -190,6 +191,9 @@ func (s *Store) load() (err error) {
 		return err
 	}
 	if s.log, err = s.loadLog(position.High); err != nil {
+		return err
+	}
+	if err := s.loadLostLog(); err != nil {
 		return err
 	}
 	last := s.opts.Now()

@@ -34,6 +34,8 @@ import (
 //	p sink32 position64    pin: entries of a replay that refer to old records
 //	q sink32 position64    queue entry (see Entry)
 //	r                      ranges of keys lost by a repair in progress (repair.go)
+//	r l                    ranges of the log and of headlines that repairs have removed (lostlog.go)
+//	r s                    the same of the ledger (loststate.go)
 //	s partition32 key      ledger entry
 //	t sequence64           term of the journal (see Term)
 //
@@ -201,6 +203,9 @@ func RepairKey() []byte { return []byte{PrefixRepair} }
 // LostStatesKey returns the key of the ranges of the ledger that repairs have removed.
 func LostStatesKey() []byte { return []byte{PrefixRepair, PrefixState} }
 
+// LostLogKey returns the key of the ranges of the log and of its headlines that repairs have removed.
+func LostLogKey() []byte { return []byte{PrefixRepair, PrefixLog} }
+
 // AppendRanges appends ranges of keys: the lengths and bytes of all bounds.
 func AppendRanges(dst []byte, ranges []Range) []byte {
 	for _, r := range ranges {
@@ -237,6 +242,17 @@ func ParseRanges(value []byte) ([]Range, error) {
 // none.
 func (r Range) Positions(prefix byte, sink uint32) (first, last uint64, ok bool) {
 	lower, upper := SinkRange(prefix, sink)
+	return r.numbers(lower, upper)
+}
+
+// Sequences returns the part of a range in a keyspace that is sorted by sequence; false if there is none.
+func (r Range) Sequences(prefix byte) (first, last uint64, ok bool) {
+	lower, upper := PrefixRange(prefix)
+	return r.numbers(lower, upper)
+}
+
+// numbers returns the part of a range in [lower, upper), where all keys are lower and a number.
+func (r Range) numbers(lower, upper []byte) (first, last uint64, ok bool) {
 	if !r.Overlaps(lower, upper) {
 		return 0, 0, false
 	}
