@@ -129,7 +129,7 @@ func (a *archive) ends(st *store.Store, l *ledger.Ledger, end time.Time) error {
 		feeds[feed] = history.Unread{Since: c.Time, Cause: "the store ends there"}
 		return nil
 	})
-	a.Reading(func(func(string) bool, time.Time) map[string]history.Unread { return feeds })
+	a.Reading(func(func(string) bool, time.Time) (map[string]history.Unread, bool) { return feeds, true })
 	return err
 }
 
