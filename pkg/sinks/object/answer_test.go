@@ -404,3 +404,22 @@ func TestNameWithoutObject(t *testing.T) {
 		}
 	}
 }
+
+// TestNameRefused: storage that refuses names as taken, and has no object of them, has accepted nothing.
+func TestNameRefused(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodPut:
+			w.WriteHeader(http.StatusPreconditionFailed)
+		case http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			fmt.Fprint(w, emptyList)
+		}
+	})
+	sink := sinktest.Open(t, s.config())
+	for range 2 {
+		sinktest.WantClass(t, sink.Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassRetry, "no object")
+	}
+}

@@ -270,7 +270,13 @@ func (s *sink) create(ctx context.Context, a *attempt) error {
 	}
 	s.metrics.renamed.Inc()
 	a.key = a.longer()
-	_, err = s.put(ctx, a) // taken: by these events, whose hash the name has
+	if taken, err = s.put(ctx, a); err != nil || !taken {
+		return err
+	}
+	// By these events, whose hash the name has, or by none.
+	if _, err = s.storage.head(ctx, a.key); errors.Is(err, errNotFound) {
+		return fmt.Errorf("put %s: the storage refuses the name as taken, and there is no object", a.key)
+	}
 	return err
 }
 
