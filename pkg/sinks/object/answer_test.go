@@ -407,6 +407,36 @@ func TestNameWithoutObject(t *testing.T) {
 	}
 }
 
+// TestPage: what a proxy answers in the place of the storage, such as a page for maintenance, accepts nothing.
+func TestPage(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	created := map[string]bool{}
+	away := false
+	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case away:
+			fmt.Fprint(w, "<!DOCTYPE html><title>back soon</title>")
+		case r.Method == http.MethodGet:
+			fmt.Fprint(w, emptyList)
+		case created[r.URL.Path]:
+			w.WriteHeader(http.StatusPreconditionFailed)
+		default:
+			created[r.URL.Path] = true
+		}
+	})
+	sink := sinktest.Open(t, s.config())
+	events := sinktest.Events(4, 4)
+	if err := sink.Write(t.Context(), events[:2]); err != nil {
+		t.Fatal(err)
+	}
+	away = true
+	sinktest.WantClass(t, sink.Write(t.Context(), events[2:]), sinks.ClassRetry, "page")
+	away = false
+	if err := sink.Write(t.Context(), events[2:]); err != nil || len(created) != 2 {
+		t.Errorf("%d objects, error %v", len(created), err)
+	}
+}
+
 // TestLargeObjectsFail: storage that takes small objects and never answers for a large one, as behind a slow line, gets
 // all events, each once. Nor does it matter that it makes the large one nevertheless.
 func TestLargeObjectsFail(t *testing.T) {
