@@ -173,6 +173,9 @@ func (r *receiver) Limits() sinks.Limits {
 }
 
 func (r *receiver) Write(ctx context.Context, batch []*event.Event) error {
+	if len(batch) == 1 && batch[0].Type == event.Heartbeat && batch[0].Object == nil {
+		return nil
+	}
 	changes := make([]change, len(batch))
 	for i, e := range batch {
 		changes[i] = changeOf(r.t, e)

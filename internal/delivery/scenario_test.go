@@ -2,10 +2,13 @@ package delivery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +16,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -30,6 +35,9 @@ type scenario struct {
 	Panic    int     // one in so many events makes the sink panic; 0: none
 	Bad      int     // one in so many records can't be decoded; 0: none
 	Ends     []end   // one run after the other; the last one runs to the end
+	Commands int     // seconds between the commands of an operator, about; 0: none
+	Rate     Rate
+	Beats    bool // heartbeats
 }
 
 // end is how a run ends.
@@ -82,6 +90,50 @@ type world struct {
 	refusals   map[change]int  // guarded by mu; known to be of this event
 	writes     int
 	duplicates int
+	letters    func() []store.DeadLetter // of this run
+	decoding   atomic.Uint64
+}
+
+// skipped reports whether a change became a dead letter on request.
+func (w *world) skipped(c change) bool {
+	for _, l := range w.letters() {
+		var letter change
+		if json.Unmarshal(l.Payload, &letter) == nil && letter.Object == c.Object && letter.N == c.N && strings.HasPrefix(l.Reason, letterSkipped) {
+			return true
+		}
+	}
+	return false
+}
+
+// operate gives random commands for so long.
+func (w *world) operate(ctx context.Context, worker *running, long time.Duration) {
+	dice := rand.New(rand.NewPCG(w.Seed, 7))
+	for end := time.Now().Add(long); ; {
+		left := time.Until(end)
+		if w.Commands > 0 {
+			left = min(left, time.Duration(dice.IntN(2*w.Commands*1000))*time.Millisecond)
+		}
+		if time.Sleep(left); !time.Now().Before(end) {
+			return
+		}
+		switch dice.IntN(8) {
+		case 0:
+			worker.Pause()
+		case 1, 2:
+			worker.Resume()
+		case 3:
+			worker.Retry()
+		case 4, 5:
+			w.decoding.Add(1)
+		case 6:
+			_, _ = worker.Skip(ctx, 0) // there may be none
+		case 7:
+			items, err := worker.cfg.Queue.Read(0, 100, 1<<20)
+			if err == nil && len(items) > 0 {
+				_, _ = worker.Skip(ctx, items[dice.IntN(len(items))].Sequence) // it may be in flight
+			}
+		}
+	}
 }
 
 // errorLog collects what went wrong, for a report from the test's goroutine.
@@ -162,7 +214,7 @@ func (w *world) begin(run int, batch []change) bool {
 			w.t.Errorf("%v written after change %d was accepted", c, last)
 		}
 		for n := 1; n < c.N; n++ {
-			if earlier := (change{Object: c.Object, N: n}); !w.given(earlier) && !here[earlier] {
+			if earlier := (change{Object: c.Object, N: n}); !w.given(earlier) && !here[earlier] && !w.skipped(earlier) {
 				w.t.Errorf("%v written before %v was accepted or given up", c, earlier)
 			}
 		}
@@ -269,21 +321,33 @@ func (w *world) play(t *testing.T) {
 	}
 	for i := range len(w.Ends) + 1 {
 		run := w.nextRun()
+		w.letters = s.letters
 		r := newReceiver(w.t, func(ctx context.Context, batch []change) error { return w.attempt(ctx, run, batch) })
 		r.limits.MaxBatch = w.MaxBatch
 		worker := start(t, s, r, func(c *Config) {
 			c.Delivery, c.DrainTimeout = w.Delivery, 100*time.Millisecond
 			c.Retry.ProbeInterval = time.Minute
 			c.Logger = nil
+			c.Rate = w.Rate
+			c.Decoding = w.decoding.Load
+			if w.Beats {
+				c.Heartbeat = Heartbeat{Every: 700 * time.Millisecond, Make: func() *event.Event { return &event.Event{Type: event.Heartbeat, ID: "beat"} }}
+			}
 		})
-		if i == len(w.Ends) {
+		last := i == len(w.Ends)
+		after := 20 * time.Second
+		if !last {
+			after = w.Ends[i].After
+		}
+		w.operate(t.Context(), worker, after)
+		if last {
+			worker.Resume()
 			w.settle(s, worker)
 			worker.stop()
 			w.check(s)
 			s.close()
 			return
 		}
-		time.Sleep(w.Ends[i].After)
 		if !w.Ends[i].Crash {
 			worker.stop()
 			s.restart()
@@ -344,7 +408,7 @@ func (w *world) check(s *storage) {
 	}
 	dead := 0
 	for _, c := range numbered(w.Changes, upTo(w.Objects)...) {
-		if !w.given(c) {
+		if !w.given(c) && !w.skipped(c) {
 			w.t.Errorf("%v was lost", c)
 		}
 		if w.accepted[c] && (w.poison(c) || w.panics(c) || w.bad(c)) {

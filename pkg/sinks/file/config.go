@@ -151,7 +151,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		metrics:  m,
 		io:       solo.New(),
 		folder: &folder{
-			path: t.root, maxOpen: c.MaxOpenFiles, began: time.Now(), access: rights, log: o.Logger, metrics: m,
+			path: t.root, maxOpen: c.MaxOpenFiles, whole: map[string]struct{}{}, access: rights, log: o.Logger, metrics: m,
 			files: map[string]*list.Element{}, recent: list.New(),
 		},
 	}, nil

@@ -388,6 +388,21 @@ func TestRepairsHoles(t *testing.T) {
 	}
 }
 
+// TestRepairsHolesUnderAnotherClock: a file that a power cut left may seem to be of the time since the start, where the clock
+// was behind until the network set it.
+func TestRepairsHolesUnderAnotherClock(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(3, 3)
+	s := f.open("all.jsonl")
+	now := time.Now()
+	content := append(sinks.CloudEvents.AppendLine(nil, events[0]), make([]byte, 4096)...)
+	if err := errors.Join(os.WriteFile(f.path("all.jsonl"), content, 0o600), os.Chtimes(f.path("all.jsonl"), now, now)); err != nil {
+		t.Fatal(err)
+	}
+	f.write(s, events[1:]...)
+	f.expect("all.jsonl", events...)
+}
+
 // TestKeepsForeignFiles: nothing of a file that another program wrote is cut off.
 func TestKeepsForeignFiles(t *testing.T) {
 	old := time.Now().Add(-time.Hour)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // folder is the root folder and the files open in it. It is used in the sink's
@@ -16,7 +15,6 @@ import (
 type folder struct {
 	path    string
 	maxOpen int
-	began   time.Time // files changed since then have no holes
 	access  access
 	log     *slog.Logger
 	metrics *metrics
@@ -24,6 +22,7 @@ type folder struct {
 	root  *os.Root                 // nil until needed
 	info  fs.FileInfo              // of root, to notice a folder that was replaced
 	files map[string]*list.Element // name → element of recent
+	whole map[string]struct{}      // names of files that were opened: they have no holes
 	// recent holds *logFile, the last used in front.
 	recent *list.List
 }
@@ -52,6 +51,7 @@ func (d *folder) prepare() (replaced bool, err error) {
 		return false, errors.Join(err, root.Close())
 	}
 	d.root, d.info = root, info
+	clear(d.whole)
 	return true, nil
 }
 
@@ -123,6 +123,7 @@ func (d *folder) open(name string, lines []byte) (*logFile, error) {
 		if err := d.drop(f); err != nil {
 			d.log.Warn("close a moved file", "file", name, "error", err)
 		}
+		delete(d.whole, name)
 	}
 	d.trim()
 	f, err := d.openNew(name, lines)
@@ -206,18 +207,20 @@ func (d *folder) adopt(f *logFile, created bool, lines []byte) error {
 		if err := syncDir(d.root, filepath.Dir(f.name)); err != nil { // the next attempt would take the name for durable
 			return errors.Join(err, d.root.Remove(f.name))
 		}
+		d.isWhole(f.name)
 		return d.access.grant(f.file)
 	}
 	if err := d.access.grant(f.file); err != nil {
 		return err
 	}
-	// Every batch since then is synced: no power cut has come between.
-	deep := f.written.Before(d.began) || f.written.After(time.Now())
+	// Every batch since it was opened first is synced: no power cut has come between.
+	_, whole := d.whole[f.name]
 	size := f.size
-	cut, err := f.repair(deep, lines)
+	cut, err := f.repair(!whole, lines)
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.name, err)
 	}
+	d.isWhole(f.name)
 	switch {
 	case cut > 0:
 		d.metrics.repairs.Inc()
@@ -226,6 +229,16 @@ func (d *folder) adopt(f *logFile, created bool, lines []byte) error {
 		d.log.Warn("terminated the last line of another program's file", "file", f.name)
 	}
 	return nil
+}
+
+// maxWhole bounds the names that are remembered; beyond it files are looked through again.
+const maxWhole = 1 << 17
+
+func (d *folder) isWhole(name string) {
+	if len(d.whole) >= maxWhole {
+		clear(d.whole)
+	}
+	d.whole[name] = struct{}{}
 }
 
 // makeParents makes the folders above name, each checked not to be a link.

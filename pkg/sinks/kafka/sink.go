@@ -115,9 +115,10 @@ type write struct {
 	batch   []*event.Event
 	records []kgo.Record
 
-	failed halves.Failures
-	topics map[string]error // what check returned
-	limits map[string]int   // of the topics that can be written to
+	failed  halves.Failures
+	topics  map[string]error  // what check returned
+	limits  map[string]int    // of the topics that can be written to
+	indexes map[string]*index // of the topics whose state was asked for
 }
 
 // run takes the batch to its end. What is not in failed is accepted then.
@@ -171,7 +172,7 @@ func (w *write) chunk(ctx context.Context, due []int) (chunk, rest []int) {
 
 // due returns the events to write, and settles the others.
 func (w *write) due(ctx context.Context) []int {
-	w.topics, w.limits = map[string]error{}, map[string]int{}
+	w.topics, w.limits, w.indexes = map[string]error{}, map[string]int{}, map[string]*index{}
 	due := make([]int, 0, len(w.batch))
 	latest := map[string]uint64{} // sequence that the batch writes in mode state, by key: the topic does not have it yet
 	for i, e := range w.batch {
@@ -195,7 +196,7 @@ func (w *write) due(ctx context.Context) []int {
 			old := e.Sequence < latest[string(r.Key)]
 			if !old {
 				var err error
-				if old, err = w.sink.superseded(ctx, r, e.Sequence); err != nil {
+				if old, err = w.superseded(ctx, r, e.Sequence); err != nil {
 					w.fail(i, err)
 					continue
 				}

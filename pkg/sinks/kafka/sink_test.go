@@ -243,6 +243,24 @@ func TestReplayIntoEmptyTopic(t *testing.T) {
 	}
 }
 
+// TestReplayIntoTopicMadeAgain: what a topic had that was deleted is not in the one that took its name.
+func TestReplayIntoTopicMadeAgain(t *testing.T) {
+	_, o, c := startState(t)
+	s := sinktest.Open(t, c)
+	events := sinktest.Events(3, 1)
+	for _, e := range events {
+		e.Replay = true
+	}
+	deliver(t, s, events)
+	o.deleteTopic(topic)
+	o.makeTopic(topic, 1, "cleanup.policy", "compact")
+	deliver(t, s, events[:2])
+	want := map[string]string{events[1].PartitionKey(): event.SequenceText(events[1].Sequence)}
+	if got := state(o.stored(topic)); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the state is %v, want %v", got, want)
+	}
+}
+
 // TestReplayBesideALaterState: an event that is replayed behind a later one of its object, in one batch with it,
 // is not written.
 func TestReplayBesideALaterState(t *testing.T) {

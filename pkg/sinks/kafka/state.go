@@ -18,6 +18,7 @@ import (
 // event can be older than what the topic has, so the first of them builds it: from the topic, which is
 // read to its end once, and from what is written since. Sixteen bytes an object.
 type index struct {
+	id   [16]byte // of the topic; zero where brokers have none
 	seed maphash.Seed
 	last map[uint64]uint64 // hash of the key → sequence
 	rest map[int32]extent  // partitions that are not read to the end; nil: not known yet
@@ -35,23 +36,43 @@ func (x *index) add(key []byte, sequence uint64) {
 }
 
 // superseded reports whether the topic has a later state of the record's object.
-func (s *sink) superseded(ctx context.Context, r *kgo.Record, sequence uint64) (bool, error) {
+func (w *write) superseded(ctx context.Context, r *kgo.Record, sequence uint64) (bool, error) {
+	x, err := w.index(ctx, r.Topic)
+	if err != nil {
+		return false, w.sink.classify(ctx, fmt.Errorf("read the state in topic %s: %w", r.Topic, err))
+	}
+	w.sink.mu.Lock()
+	defer w.sink.mu.Unlock()
+	return sequence < x.last[maphash.Bytes(x.seed, r.Key)], nil
+}
+
+// index returns the index of a topic, complete. It looks once a Write whether the topic is another one of that name.
+func (w *write) index(ctx context.Context, topic string) (*index, error) {
+	if x := w.indexes[topic]; x != nil {
+		return x, nil
+	}
+	s := w.sink
+	asking, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
+	defer cancel()
+	meta, err := s.metadata(asking, w.client, topic)
+	if err != nil {
+		return nil, wire.Caused(asking, err)
+	}
 	s.mu.Lock()
-	t := s.topicLocked(r.Topic)
-	if t.index == nil {
-		t.index = &index{seed: maphash.MakeSeed(), last: map[uint64]uint64{}} // from here on it notes what is written
+	t := s.topicLocked(topic)
+	if t.index == nil || t.index.id != meta.TopicID {
+		t.index = &index{id: meta.TopicID, seed: maphash.MakeSeed(), last: map[uint64]uint64{}} // from here on it notes what is written
 	}
 	x := t.index
 	complete := x.complete()
 	s.mu.Unlock()
 	if !complete {
-		if err := s.reading.Do(ctx, func() error { return s.readTopic(ctx, r.Topic, x) }); err != nil {
-			return false, s.classify(ctx, fmt.Errorf("read the state in topic %s: %w", r.Topic, err))
+		if err := s.reading.Do(ctx, func() error { return s.readTopic(ctx, topic, x) }); err != nil {
+			return nil, err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return sequence < x.last[maphash.Bytes(x.seed, r.Key)], nil
+	w.indexes[topic] = x
+	return x, nil
 }
 
 // readTopic reads the rest of the topic into its index. When ctx ends first, the next

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testkit"
@@ -121,6 +123,23 @@ func TestQuotedTokenForStream(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "canary") {
 		t.Error(log.String())
+	}
+}
+
+// An acknowledgement of another stream than the configured one, as any subscriber of the subject may answer, is none.
+func TestOtherAcknowledgement(t *testing.T) {
+	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} })
+	nc, _ := connect(t, srv.ClientURL())
+	defer nc.Close()
+	if _, err := nc.Subscribe("k8s.>", func(m *client.Msg) { _ = m.Respond([]byte(`{"stream":"OTHER","seq":1}`)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, sinktest.Open(t, configFor(srv.ClientURL(), true)).Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassPause, "stream K8S takes")
+	if n := len(stored(t, js)); n != 0 {
+		t.Errorf("%d messages", n)
 	}
 }
 

@@ -214,6 +214,9 @@ func (p *publication) wait(ctx context.Context, i int, future jetstream.PubAckFu
 	subject := future.Msg().Subject
 	select {
 	case ack := <-future.Ok():
+		if ack.Stream != p.sink.stream.Stream {
+			return p.explain(ctx, subject, fmt.Errorf("publish to %s: it is stream %.100q that acknowledges", subject, ack.Stream))
+		}
 		if ack.Duplicate {
 			p.sink.duplicate(p.batch[i], subject)
 		}

@@ -3,10 +3,12 @@ package object_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -402,5 +404,109 @@ func TestNameWithoutObject(t *testing.T) {
 		if err := os.Remove(filepath.Join(o.Folder(), keys[0])); err != nil { // and leave what the server notes of it
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestPage: what a proxy answers in the place of the storage, such as a page for maintenance, accepts nothing.
+func TestPage(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	created := map[string]bool{}
+	away := false
+	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case away:
+			fmt.Fprint(w, "<!DOCTYPE html><title>back soon</title>")
+		case r.Method == http.MethodGet:
+			fmt.Fprint(w, emptyList)
+		case created[r.URL.Path]:
+			w.WriteHeader(http.StatusPreconditionFailed)
+		default:
+			created[r.URL.Path] = true
+		}
+	})
+	sink := sinktest.Open(t, s.config())
+	events := sinktest.Events(4, 4)
+	if err := sink.Write(t.Context(), events[:2]); err != nil {
+		t.Fatal(err)
+	}
+	away = true
+	sinktest.WantClass(t, sink.Write(t.Context(), events[2:]), sinks.ClassRetry, "page")
+	away = false
+	if err := sink.Write(t.Context(), events[2:]); err != nil || len(created) != 2 {
+		t.Errorf("%d objects, error %v", len(created), err)
+	}
+}
+
+// TestLargeObjectsFail: storage that takes small objects and never answers for a large one, as behind a slow line, gets
+// all events, each once. Nor does it matter that it makes the large one nevertheless.
+func TestLargeObjectsFail(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	for _, made := range []int{0, 1, 2, 3} { // which of the large ones
+		const count = "X-Amz-Meta-Watcherd-Count"
+		objects := map[string]http.Header{}
+		large := 0
+		s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+			object, exists := objects[r.URL.Path]
+			switch {
+			case r.Method == http.MethodGet:
+				fmt.Fprint(w, emptyList)
+			case r.Method == http.MethodHead && exists:
+				maps.Copy(w.Header(), object)
+			case r.Method == http.MethodHead:
+				w.WriteHeader(http.StatusNotFound)
+			case exists:
+				w.WriteHeader(http.StatusPreconditionFailed)
+			case len(r.Header.Get(count)) > 1:
+				if large++; large == made {
+					objects[r.URL.Path] = r.Header.Clone()
+				}
+				w.WriteHeader(http.StatusGatewayTimeout)
+			default:
+				objects[r.URL.Path] = r.Header.Clone()
+			}
+		})
+		sink := sinktest.Open(t, s.config())
+		events := sinktest.Events(40, 40)
+		sinktest.WantClass(t, sink.Write(t.Context(), events), sinks.ClassRetry, "504")
+		for i := range events {
+			var err error
+			for range 10 { // as the probes of a sink that fails
+				if err = sink.Write(t.Context(), events[i:i+1]); err == nil {
+					break
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		total := 0
+		for _, object := range objects {
+			n, err := strconv.Atoi(object.Get(count))
+			if total += n; err != nil {
+				t.Error(err)
+			}
+		}
+		if total != len(events) {
+			t.Errorf("large object %d made: %d events are there in %d objects, want %d", made, total, len(objects), len(events))
+		}
+	}
+}
+
+// TestNameRefused: storage that refuses names as taken, and has no object of them, has accepted nothing.
+func TestNameRefused(t *testing.T) {
+	t.Setenv("OBJECT_TEST_SECRET", canary)
+	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodPut:
+			w.WriteHeader(http.StatusPreconditionFailed)
+		case http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			fmt.Fprint(w, emptyList)
+		}
+	})
+	sink := sinktest.Open(t, s.config())
+	for range 2 {
+		sinktest.WantClass(t, sink.Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassRetry, "no object")
 	}
 }

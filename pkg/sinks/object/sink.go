@@ -59,9 +59,23 @@ type folder struct {
 type attempt struct {
 	folder  *folder
 	key     string
+	events  []written // the object has the first of them, as many as meta has
 	meta    meta
-	ids     []string
 	content []byte
+}
+
+// written is what is known of an event in an object.
+type written struct {
+	id       string
+	sequence uint64
+}
+
+func metaOf(events []written) meta {
+	h := sha256.New()
+	for _, e := range events {
+		h.Write(append([]byte(e.id), '\n'))
+	}
+	return meta{Last: events[len(events)-1].sequence, Count: len(events), IDs: hex.EncodeToString(h.Sum(nil)[:16])}
 }
 
 const (
@@ -220,11 +234,9 @@ func (s *sink) encode(f *folder, events []*event.Event) (*attempt, error) {
 	}
 	var content bytes.Buffer
 	s.encoder.Reset(&content)
-	a := &attempt{folder: f, ids: make([]string, len(events))}
-	h := sha256.New()
+	a := &attempt{folder: f, events: make([]written, len(events))}
 	for i, e := range events {
-		a.ids[i] = e.ID
-		h.Write(append([]byte(e.ID), '\n'))
+		a.events[i] = written{e.ID, e.Sequence}
 		s.line = s.format.AppendLine(s.line[:0], e)
 		if _, err := s.encoder.Write(s.line); err != nil {
 			return nil, err
@@ -236,8 +248,7 @@ func (s *sink) encode(f *folder, events []*event.Event) (*attempt, error) {
 	if cap(s.line) > 1<<20 {
 		s.line = nil
 	}
-	a.content = content.Bytes()
-	a.meta = meta{Last: events[len(events)-1].Sequence, Count: len(events), IDs: hex.EncodeToString(h.Sum(nil)[:16])}
+	a.content, a.meta = content.Bytes(), metaOf(a.events)
 	a.key = fmt.Sprintf("%s%0*d%s", f.path, digits, events[0].Sequence, suffix)
 	if !s.conditional {
 		a.key = a.longer()
@@ -270,7 +281,16 @@ func (s *sink) create(ctx context.Context, a *attempt) error {
 	}
 	s.metrics.renamed.Inc()
 	a.key = a.longer()
-	_, err = s.put(ctx, a) // taken: by these events, whose hash the name has
+	if taken, err = s.put(ctx, a); err != nil || !taken {
+		return err
+	}
+	// By these events, whose hash the name has, or by the first of them, or by none.
+	switch m, err = s.storage.head(ctx, a.key); {
+	case errors.Is(err, errNotFound):
+		return fmt.Errorf("put %s: the storage refuses the name as taken, and there is no object", a.key)
+	case err == nil && m.IDs != a.meta.IDs:
+		return fmt.Errorf("put %s: the name is taken, and not all events are in the object", a.key)
+	}
 	return err
 }
 
@@ -295,15 +315,22 @@ func (s *sink) put(ctx context.Context, a *attempt) (taken bool, err error) {
 }
 
 // settle repeats the attempts that had no answer, so that none of them can create an object later: from then on it
-// is known whether the storage has their events.
+// is known whether the storage has their events. One that fails again is made with half of its events the next time,
+// under the same name: the storage may take no large ones, or the line may be too slow for them.
 func (s *sink) settle(ctx context.Context) error {
 	for len(s.doubts) > 0 {
 		a := s.doubts[0]
 		s.doubts = s.doubts[1:]
 		taken, err := s.put(ctx, a)
+		if class, _ := sinks.Classify(err); err != nil && class == sinks.ClassRetry && ctx.Err() == nil {
+			if err := s.halve(a); err != nil {
+				return err
+			}
+		}
+		m := a.meta
 		if taken {
-			var m meta
-			if m, err = s.storage.head(ctx, a.key); err == nil && m.IDs != a.meta.IDs || errors.Is(err, errNotFound) {
+			m, err = s.storage.head(ctx, a.key)
+			if errors.Is(err, errNotFound) || err == nil && !a.made(m) {
 				continue // another process has taken the name, or it is refused without an object: see create
 			}
 		}
@@ -313,18 +340,46 @@ func (s *sink) settle(ctx context.Context) error {
 			}
 			return err
 		}
-		a.folder.highest = max(a.folder.highest, a.meta.Last)
-		if len(s.stored)+len(a.ids) > maxStored {
+		a.folder.highest = max(a.folder.highest, m.Last)
+		if len(s.stored)+m.Count > maxStored {
 			clear(s.stored)
 		}
 		if s.stored == nil {
 			s.stored = map[string]struct{}{}
 		}
-		for _, id := range a.ids {
-			s.stored[id] = struct{}{}
+		for _, e := range a.events[:m.Count] {
+			s.stored[e.id] = struct{}{}
 		}
 	}
 	s.doubts = nil
+	return nil
+}
+
+// made reports whether an object is of the attempt, with all events or the first of them.
+func (a *attempt) made(m meta) bool {
+	return m.Count > 0 && m.Count <= len(a.events) && m == metaOf(a.events[:m.Count])
+}
+
+// halve takes the second half of the events out of the content, and leaves one.
+func (s *sink) halve(a *attempt) error {
+	n := a.meta.Count / 2
+	if n == 0 {
+		return nil
+	}
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	lines, err := z.DecodeAll(a.content, nil)
+	if err != nil {
+		return err
+	}
+	end := 0
+	for range n {
+		end += bytes.IndexByte(lines[end:], '\n') + 1
+	}
+	a.content, a.meta = s.encoder.EncodeAll(lines[:end], nil), metaOf(a.events[:n])
 	return nil
 }
 

@@ -267,6 +267,9 @@ func TestClasses(t *testing.T) {
 	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err == nil {
 		t.Error("an answer that broke off was a success")
 	}
+	// As a proxy does for maintenance, or a login.
+	r.answer = func(w http.ResponseWriter, _ []string) { fmt.Fprint(w, "<!DOCTYPE html><title>back soon</title>") }
+	sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "page")
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ for i = 1, #KEYS - 4 do
 	results[i] = 0
 	if window ~= '0' and redis.call('EXISTS', KEYS[4 + i]) == 1 then
 		results[i] = 1
+		redis.call('SET', KEYS[4 + i], '', 'KEEPTTL') -- WAIT waits for what its connection has written
 	else
 		if most == '0' then
 			redis.call('XADD', stream, '*', 'id', id, 'sequence', sequence, 'type', kind, 'key', key, 'event', event)

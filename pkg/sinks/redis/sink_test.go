@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/redis"
@@ -368,6 +369,33 @@ func TestReplicas(t *testing.T) {
 	c := configFor(r)
 	c.Replicas, c.Timeout = 1, sinks.Duration(500*time.Millisecond)
 	sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry)
+}
+
+// TestLaggingReplica: an event that the stream has already is not accepted before the replicas have it, in a new process neither:
+// servers from Redis 7.2 on wait for what the connection has written alone.
+func TestLaggingReplica(t *testing.T) {
+	r := testservers.StartRedis(t, testservers.RedisSpec{Settings: []string{"repl-diskless-sync-delay 0"}})
+	host, port, err := net.SplitHostPort(r.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := testservers.StartRedis(t, testservers.RedisSpec{Settings: []string{"replicaof " + host + " " + port}})
+	waittest.Until(t, "the replica follows", func() bool {
+		info, err := r.Do("INFO", "replication").ToString()
+		return err == nil && strings.Contains(info, "state=online")
+	})
+	c := configFor(r)
+	c.Replicas, c.Timeout = 1, sinks.Duration(500*time.Millisecond)
+	replica.Freeze()
+	for range 2 {
+		sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry)
+	}
+	replica.Thaw()
+	s := sinktest.Open(t, c)
+	waittest.Until(t, "it is accepted", func() bool { return s.Write(t.Context(), sinktest.Events(1, 1)) == nil })
+	if n := len(r.Entries("watcherd")); n != 1 {
+		t.Errorf("%d entries, want 1", n)
+	}
 }
 
 // TestConfig: each problem names its key.

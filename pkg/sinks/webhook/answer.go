@@ -46,11 +46,12 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 	closeErr := resp.Body.Close()
 	mask := post.NewMask(a.hidden)
 	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(mask.HideCut(string(body))))
-	if readErr != nil || closeErr != nil {
+	broken := readErr != nil || closeErr != nil
+	if broken {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}
 	if s.accept != nil {
-		verdict, failure := s.accept.status(resp, body)
+		verdict, failure := s.accept.status(resp, body, broken)
 		switch {
 		case failure != nil:
 			return fmt.Errorf("%w; %s", err, post.Clean(mask.Hide(failure.Error()), post.MaxExcerpt))
@@ -200,17 +201,22 @@ func compileAccept(text string) (*acceptance, error) {
 }
 
 // status is what the expression makes of an answer. False is the event's fault where the
-// status is 2xx, and what the status means elsewhere.
-func (a *acceptance) status(resp *http.Response, body []byte) (sinks.Status, error) {
+// status is 2xx, and what the status means elsewhere. Where the expression needs the body of a broken answer, it fails:
+// half of it may look like another answer.
+func (a *acceptance) status(resp *http.Response, body []byte, broken bool) (sinks.Status, error) {
 	headers := make(map[string]string, len(resp.Header))
 	for name, values := range resp.Header {
 		headers[strings.ToLower(name)] = strings.Join(values, ", ")
 	}
-	var value any
-	if json.Unmarshal(body, &value) != nil {
-		value = string(body)
+	known := map[string]any{"status": resp.StatusCode, "headers": headers}
+	if !broken {
+		var value any
+		if json.Unmarshal(body, &value) != nil {
+			value = string(body)
+		}
+		known["body"] = value
 	}
-	v, err := celexpr.Eval(a.program, map[string]any{"status": resp.StatusCode, "headers": headers, "body": value})
+	v, err := celexpr.Eval(a.program, known)
 	if err != nil {
 		return "", fmt.Errorf("accept: %w", celexpr.Failure(a.ast, err))
 	}

@@ -393,3 +393,36 @@ func TestOneByOne(t *testing.T) {
 		}
 	}
 }
+
+// TestAcceptOfBrokenAnswer: an answer that breaks off has neither accepted nor refused the event by its body, whatever the
+// beginning looks like.
+func TestAcceptOfBrokenAnswer(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) {
+		_, _ = io.WriteString(w, "result: ")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	for accept, accepted := range map[string]bool{
+		`body.endsWith("accepted")`:                                        false,
+		`body != "result: refused"`:                                        false,
+		`body.endsWith("accepted") ? "accepted" : "pause"`:                 false,
+		`body.?ok.orValue(false)`:                                          false,
+		`body[?0].hasValue() ? "accepted" : "poison"`:                      false,
+		`has(body.error) ? "poison" : "accepted"`:                          false,
+		`[body].exists(b, b == "busy") ? "retry" : "poison"`:               false,
+		`optional.ofNonZeroValue(body).hasValue() ? "accepted" : "poison"`: false,
+		`status == 200`:                 true,
+		`status == 200 || body.ok`:      true,
+		`headers["content-type"] != ""`: true,
+	} {
+		c := e.config()
+		c.Accept = accept
+		if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); !accepted {
+			sinktest.WantClass(t, err, sinks.ClassRetry, "broke off")
+		} else if err != nil {
+			t.Errorf("%s: %v", accept, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@
 //	400, 422                        poison
 //	413                             too large
 //	408, 429, 5xx, no answer        retry, with the destination's Retry-After
+//	2xx with a page of HTML         retry
 //	3xx, 401, 403, 404, all others  pause
 package post
 
@@ -211,6 +212,9 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	if err = errors.Join(err, resp.Body.Close()); err != nil && a.Accepted() {
 		// The part that may reject events is not known.
 		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, wire.Caused(ctx, err))
+	}
+	if a.Accepted() && len(a.Body) > 0 && strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
+		return nil, a.Errorf("a page for people, of a proxy that answers in the place of the destination: %s", a.Excerpt(string(a.Body)))
 	}
 	return a, nil
 }
