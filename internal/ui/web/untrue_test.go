@@ -392,6 +392,19 @@ func TestExplainAfterAReload(t *testing.T) {
 	p.sees(`[aria-label="Explain"]`, `pods\s+is for other resources`)
 }
 
+// TestExplainOfHeld: an event that a route holds by throttle is not shown as one that the sink has.
+func TestExplainOfHeld(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns)+"sinks: [{name: screen, stdout: {}}]\nroutes: [{name: calm, throttle: {per: 1h}, sinks: [screen]}]\n")
+	configMap(t, http.MethodPost, ns, "busy", object{"level": "info"})
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "busy")
+	configMap(t, http.MethodPut, ns, "busy", object{"level": "warn"})
+	p.sees(".rows", "info → warn")
+	p.do(chromedp.Navigate(d.base + "/ui/#/config?event=" + fmt.Sprint(eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`))))
+	p.sees(`[aria-label="Explain"]`, `(?s)screen \(by calm\)\..*calm\s+takes it, held for screen by throttle until \d`)
+}
+
 // TestReloadOfARestart: what a reload has led to is not more than what runs.
 func TestReloadOfARestart(t *testing.T) {
 	config := configMaps(namespace(t))

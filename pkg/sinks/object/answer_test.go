@@ -138,7 +138,7 @@ func TestFarApart(t *testing.T) {
 func TestLists(t *testing.T) {
 	t.Setenv("OBJECT_TEST_SECRET", canary)
 	for _, answer := range []string{
-		`<html>`,
+		`<Error>`,
 		`<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>`,
 		`<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a</Key></Contents></ListBucketResult>`,
 		`<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>~</Key></Contents></ListBucketResult>`,

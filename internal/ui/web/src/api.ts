@@ -72,9 +72,11 @@ export interface Letter {
   time?: string; resource?: Resource; namespace?: string; name?: string; event?: Json;
 }
 export interface Letters { items: Letter[]; continue?: number }
+/** An event that a route holds for a sink or, without one, the match of its object with a route that has a `for`. */
+export interface Hold { route: string; sink?: string; since: string; due?: string }
 export interface Explanation {
   sequence: number; id: string; type: Type; subject: string; time: string; note?: string;
-  recorded: { sink: string; routes: string[] }[]; watches: { watch: string; verdict: string; selection?: string }[];
+  recorded: { sink: string; routes: string[]; throttle?: string }[]; holds: Hold[]; watches: { watch: string; verdict: string; selection?: string }[];
   routes: { route: string; verdict: string; error?: string; sinks: string[] }[];
 }
 export interface Frame { total: number; noise: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }

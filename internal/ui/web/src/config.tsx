@@ -1,6 +1,6 @@
 // Config: what runs, what it sends where, and why an event went where it went.
 import { useState } from "preact/hooks";
-import { type Configuration, type Explanation, post, type Problem, type Status, useAsked } from "./api";
+import { type Configuration, type Explanation, type Hold, post, type Problem, type Status, useAsked } from "./api";
 import { FieldList } from "./object";
 import { Empty, Failed, Field, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
@@ -80,6 +80,12 @@ function Explain({ hash }: { hash: string }) {
   </section>;
 }
 
+const taken = (r: Explanation["recorded"][number]) => r.sink + (r.routes.length ? ` (by ${r.routes.join(", ")})` : "") + (r.throttle ? `, unless a later event within ${r.throttle} replaced it by throttle` : "");
+
+const Held = ({ of: { sink, since, due } }: { of: Hold }) => sink
+  ? <>, held for {sink} by throttle until {due && <Time at={due} exact={false} />}</>
+  : <>, matching since <Time at={since} exact={false} />{due ? <>, due at <Time at={due} exact={false} /></> : ", which was reported"}</>;
+
 /** Where an event went, and where the configuration that runs sends it. */
 function Verdicts({ event }: { event: string }) {
   const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
@@ -88,10 +94,10 @@ function Verdicts({ event }: { event: string }) {
     {e && <>
       <p><Verb type={e.type} /> <Time at={e.time} /> <b>{e.subject}</b> <span class="quiet">{e.id}</span></p>
       {e.note && <p class="notice gap">{e.note}</p>}
-      <p>When it was recorded: {e.recorded.length ? e.recorded.map((r) => `${r.sink} (by ${r.routes.join(", ")})`).join("; ") : "no sink took it"}.</p>
+      <p>When it was recorded: {e.recorded.length ? e.recorded.map(taken).join("; ") : "no sink took it"}.</p>
       <div class="scroll"><table class="grid"><thead><tr><th>With the configuration of now</th><th>Verdict</th><th>Sinks</th></tr></thead><tbody>
         {e.watches.map((w) => <tr><th scope="row" data-label="Watch"><span class="quiet">watch</span> {w.watch}</th><td data-label="Verdict">{verdicts[w.verdict] ?? w.verdict}{w.selection && `, ${w.selection}`}</td><td /></tr>)}
-        {e.routes.map((r) => <tr><th scope="row" data-label="Route"><span class="quiet">route</span> {r.route}</th><td data-label="Verdict">{verdicts[r.verdict] ?? r.verdict}{r.error && `: ${r.error}`}</td><td data-label="Sinks">{r.verdict === "taken" ? r.sinks.join(", ") : <span class="quiet">–</span>}</td></tr>)}
+        {e.routes.map((r) => <tr><th scope="row" data-label="Route"><span class="quiet">route</span> {r.route}</th><td data-label="Verdict">{verdicts[r.verdict] ?? r.verdict}{r.error && `: ${r.error}`}{e.holds.filter((h) => h.route === r.route).map((h) => <Held of={h} />)}</td><td data-label="Sinks">{r.verdict === "taken" ? r.sinks.join(", ") : <span class="quiet">–</span>}</td></tr>)}
       </tbody></table></div></>}
   </>;
 }
