@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,28 @@ import (
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
+
+// namespaced has the world's watch select pods by a label of their namespace, which is "prod" first, and returns a function that changes it.
+func (w *world) namespaced(stopped <-chan struct{}) (relabel func(env string)) {
+	namespaces := w.c.NamespaceHandler(stopped)
+	namespace := func(env string) *compact.Object {
+		w.version++
+		return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns","uid":"n","resourceVersion":"%d","labels":{"env":%q}}}`, w.version, env))
+	}
+	prod := namespace("prod")
+	namespaces.OnAdd(prod, true)
+	namespaces.Synced(map[string]struct{}{"ns": {}})
+	w.watch.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
+	var err error
+	w.watch.Filter, err = w.watch.Selection.Filter()
+	w.must(err)
+	w.reload()
+	w.rest()
+	return func(env string) {
+		namespaces.OnUpdate(prod, namespace(env))
+		w.rest()
+	}
+}
 
 // An object that left the selection of a watch with the labels of its namespace is not taken for one that was never there, also if
 // it ended since, which no record shows.
@@ -18,20 +41,7 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 		defer w.end()
 		stopped := make(chan struct{})
 		defer close(stopped)
-		namespaces := w.c.NamespaceHandler(stopped)
-		namespace := func(env string) *compact.Object {
-			w.version++
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns","uid":"n","resourceVersion":"%d","labels":{"env":%q}}}`, w.version, env))
-		}
-		prod := namespace("prod")
-		namespaces.OnAdd(prod, true)
-		namespaces.Synced(map[string]struct{}{"ns": {}})
-		w.watch.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
-		var err error
-		w.watch.Filter, err = w.watch.Selection.Filter()
-		w.must(err)
-		w.reload()
-		w.rest()
+		relabel := w.namespaced(stopped)
 		h := w.c.Handler(w.feed)
 		h.OnAdd(w.object("a", "u1"), false)
 		w.rest()
@@ -53,14 +63,12 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 			}
 		}
 		check("selected")
-		namespaces.OnUpdate(prod, namespace("test"))
-		w.rest()
+		relabel("test")
 		check("left")
 		h.OnDelete(w.object("a", "u1"))
 		w.rest()
 		check("ended")
-		namespaces.OnUpdate(prod, namespace("prod"))
-		w.rest()
+		relabel("prod")
 		h.OnAdd(w.object("a", "u2"), false)
 		w.rest()
 		check("in a later life")
@@ -69,5 +77,63 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 		if len(c.Items) != 1 || c.Items[0].Before == Exact {
 			t.Errorf("got %+v", c)
 		}
+	})
+}
+
+// What changed after an object left the selection of a watch with the labels of its namespace, which no record shows, leaves what was
+// recorded before known.
+func TestChangeAfterItsNamespaceLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		stopped := make(chan struct{})
+		defer close(stopped)
+		relabel := w.namespaced(stopped)
+		h := w.c.Handler(w.feed)
+		first, second := w.object("a", "u1"), w.object("a", "u1")
+		h.OnAdd(first, false)
+		added := w.rest()
+		w.rest()
+		h.OnUpdate(first, second)
+		selected := w.rest()
+		w.rest()
+		relabel("test")
+		left := w.rest()
+		w.rest()
+		check := func(when string, at time.Time, as As, version string) {
+			t.Helper()
+			s, err := w.r.At(t.Context(), pod("a"), at)
+			w.must(err)
+			list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+			w.must(err)
+			for _, s := range append(list.Items, s) {
+				if s.As != as || as == Exact && !strings.Contains(string(s.Object), `"resourceVersion":"`+version+`"`) {
+					t.Errorf("%s it is %s %s, want %s in version %s", when, s.As, s.Object, as, version)
+				}
+			}
+			if len(list.Items) != 1 {
+				t.Errorf("%s %d are listed", when, len(list.Items))
+			}
+		}
+		all := func(after As) {
+			t.Helper()
+			check("added", added, Exact, first.GetResourceVersion())
+			check("selected", selected, Exact, second.GetResourceVersion())
+			check("left", left, after, second.GetResourceVersion())
+		}
+		all(Exact)
+		third := w.object("a", "u1")
+		h.OnUpdate(second, third)
+		changed := w.rest()
+		w.rest()
+		all(UnknownBefore)
+		check("changed", changed, UnknownBefore, "")
+		relabel("prod")
+		all(UnknownBefore)
+		check("changed", changed, UnknownBefore, "")
+		h.OnUpdate(third, w.object("a", "u1"))
+		w.rest()
+		all(UnknownBefore)
+		check("changed", changed, UnknownBefore, "")
 	})
 }

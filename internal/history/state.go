@@ -160,14 +160,14 @@ func (r *Reader) stateAt(ctx context.Context, o Object, t time.Time) (State, err
 			return r.judge(&o, before, s, err)
 		}
 	}
-	next, err := r.firstAfter(before, &o)
+	a, err := r.after(before, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
 	if err != nil {
 		return State{}, err
 	}
-	return r.at(ctx, &o, before, next, entries)
+	return r.at(ctx, &o, before, a, entries)
 }
 
 // ErrNoVersion is the error for a sequence that no version of the object has.
@@ -219,15 +219,15 @@ func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
 // several reports whether the states of an object may be in several parts of the ledger.
 func (r *Reader) several(o *Object) bool { return len(r.partitions(o.Resource)) > 1 }
 
-// at is the state at the end of a past, by the first state after it, or by the entries if
-// there is none.
-func (r *Reader) at(ctx context.Context, o *Object, before past, next uint64, entries []entry) (State, error) {
-	s, err := r.resolve(ctx, o, before, next, entries)
-	if err == nil && r.several(o) {
+// at is the state at the end of a past, by what is recorded after it, and by the entries if
+// no state is.
+func (r *Reader) at(ctx context.Context, o *Object, before past, after around, entries []entry) (State, error) {
+	s, err := r.resolve(ctx, o, before, after.next, entries)
+	if err == nil && (r.several(o) || s.As == UnknownBefore && after.after != 0) {
 		var all map[place]*around
 		all, err = r.around(before, r.store.LogStats().First, o.Name, o.is)
 		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
-			s, err = r.latest(o, s, a.last)
+			s, err = r.lasting(o, s, a)
 		}
 	}
 	if errors.Is(err, store.ErrUnreadable) {
@@ -287,7 +287,7 @@ type around struct {
 	lived bool   // that is not a deletion
 	left  bool   // with that it left the selection of a watch
 	moved bool   // it left or entered one with the labels of its namespace
-	after bool   // it did so after the time, and before the next state
+	after uint64 // the first record after it by which it did so, before the next state; 0: there is none
 	gap   uint64 // the last gap of it alone before the time; 0: there is none
 	lost  uint64 // the first one after it; 0: there is none
 }
@@ -316,9 +316,11 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 		case row.Type == event.Gap:
 			a.lost = cmp.Or(a.lost, row.Sequence)
 		case row.Flags&headline.State == 0:
-			a.moved, a.after = true, a.after || a.next == 0 && !before.has(row.Sequence, row.Time())
+			if a.moved = true; a.after == 0 && a.next == 0 && !before.has(row.Sequence, row.Time()) {
+				a.after = row.Sequence
+			}
 		case before.has(row.Sequence, row.Time()):
-			a.last, a.lived, a.left, a.after, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, false, 0, 0
+			a.last, a.lived, a.left, a.after, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0, 0, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -330,17 +332,17 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 // it has no new state.
 const moves = headline.Left | headline.Entered
 
-// firstAfter returns the sequence of an object's first state after a past, 0 if there is none.
-func (r *Reader) firstAfter(before past, o *Object) (uint64, error) {
+// after returns what is recorded of an object after a past. What it has of before may lack the most.
+func (r *Reader) after(before past, o *Object) (around, error) {
 	begin, err := r.begin(before.t)
 	if err != nil {
-		return 0, err
+		return around{}, err
 	}
 	all, err := r.around(before, begin, o.Name, o.is)
 	if a := all[place{o.Namespace, o.Name}]; a != nil {
-		return a.next, err
+		return *a, err
 	}
-	return 0, err
+	return around{}, err
 }
 
 // resolve finds an object's state at the end of a past, by its first state after it, or by its entries
@@ -373,6 +375,27 @@ func (r *Reader) resolve(ctx context.Context, o *Object, before past, next uint6
 		}
 	}
 	return s, nil
+}
+
+// lasting is a state in view of what is recorded around its time.
+func (r *Reader) lasting(o *Object, s State, a *around) (State, error) {
+	s, err := r.latest(o, s, a.last)
+	if err != nil || s.As != UnknownBefore || a.after == 0 || !a.lived || a.left {
+		return s, err
+	}
+	// No chain leads to it, as the object changed once no watch selected it: it had left with the labels of its namespace
+	// after the time, in the version that was recorded before.
+	last, err := r.read(a.last)
+	if last == nil || err != nil {
+		return s, err
+	}
+	move, err := r.read(a.after)
+	if move == nil || err != nil || move.Event.UID != last.Event.UID || move.Event.ResourceVersion != last.Event.ResourceVersion {
+		return s, err
+	}
+	s = r.stateOf(last, last.Record, last.Object)
+	s.next = a.after
+	return s, r.led(&s, last)
 }
 
 // latest is a state in view of the last record of its object before its time, which is of
@@ -715,7 +738,7 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 		return as, "", false, err
 	}
 	for p, a := range recorded {
-		if a.next != 0 || a.lived || a.after {
+		if a.next != 0 || a.lived || a.after != 0 {
 			keys = append(keys, candidate{key: ledger.Key(p.namespace, p.name)})
 		}
 	}
@@ -810,7 +833,9 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 		a = &around{}
 	}
 	if len(entries) == 0 && a.next == 0 { // deleted since, or expired
-		a.next, err = r.firstAfter(before, o)
+		var behind around
+		behind, err = r.after(before, o)
+		a.next = behind.next
 		unread = errors.Is(err, store.ErrUnreadable)
 		if ledger.IgnoreUnreadable(err) != nil {
 			return s, unread, err
@@ -818,9 +843,9 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	}
 	s, err = r.resolve(ctx, o, before, a.next, entries)
 	if err == nil {
-		s, err = r.latest(o, s, a.last)
+		s, err = r.lasting(o, s, a)
 	}
-	if s.As == Exact && !s.Exists && (a.lived || a.after) {
+	if s.As == Exact && !s.Exists && (a.lived || a.after != 0) {
 		s.As = UnknownBefore // its end is not recorded
 	}
 	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
@@ -975,7 +1000,7 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 // preceding is the state before a version. It goes by the order of the records: the clock may have
 // shown the time of the version before, or again since.
 func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, error) {
-	return r.at(ctx, o, pastBefore(v.Sequence, v.Time), v.Sequence, nil)
+	return r.at(ctx, o, pastBefore(v.Sequence, v.Time), around{next: v.Sequence}, nil)
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns
@@ -1065,15 +1090,15 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if err != nil {
 		return 0, 0, err
 	}
-	next, err := r.firstAfter(before, o)
-	if err = ledger.IgnoreUnreadable(err); next == 0 || err != nil {
+	after, err := r.after(before, o)
+	if err = ledger.IgnoreUnreadable(err); after.next == 0 || err != nil {
 		return begin, high, err
 	}
-	rec, err := r.read(next)
+	rec, err := r.read(after.next)
 	if rec == nil || begin == 0 {
-		return 0, next - 1, err
+		return 0, after.next - 1, err
 	}
-	return rec.Prev, next - 1, err
+	return rec.Prev, after.next - 1, err
 }
 
 // unreadable is the summary of a change whose record is damaged.
