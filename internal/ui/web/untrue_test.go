@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -605,4 +606,74 @@ func TestSinceAReload(t *testing.T) {
 	if text := p.text(".facts-list dd:nth-of-type(2)"); text != began && !strings.Contains(text, "as of") {
 		t.Errorf("what runs %q is, after a reload, what runs %q", began, text)
 	}
+}
+
+// framed edits the frames of a stream.
+type framed struct {
+	http.ResponseWriter
+	t    *testing.T
+	rest []byte
+	edit func(rows []any) // the oldest first
+}
+
+func (f *framed) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+func (f *framed) Write(b []byte) (int, error) {
+	parts := bytes.SplitAfter(append(f.rest, b...), []byte("\n\n"))
+	f.rest = parts[len(parts)-1]
+	for _, part := range parts[:len(parts)-1] {
+		if head, data, ok := bytes.Cut(part, []byte("event: frame\ndata: ")); ok {
+			var frame object
+			if err := json.Unmarshal(data, &frame); err != nil {
+				f.t.Error(err)
+			}
+			rows, _ := frame["rows"].([]any)
+			f.edit(rows)
+			part = slices.Concat(head, []byte("event: frame\ndata: "), encoded(f.t, frame), []byte("\n\n"))
+		}
+		if _, err := f.ResponseWriter.Write(part); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// reframed is a daemon whose frames are edited.
+func reframed(t *testing.T, d *daemon, edit func(rows []any)) *daemon {
+	t.Helper()
+	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			w = &framed{ResponseWriter: w, t: t, edit: edit}
+		}
+		pass.ServeHTTP(w, r)
+	})
+}
+
+// TestOthersOfAnEarlierTime: what a row stands for is listed, whatever the times of the rows around it: those of changes that
+// were recorded later may be earlier.
+func TestOthersOfAnEarlierTime(t *testing.T) {
+	r, d := startReplayed(t)
+	front := reframed(t, d, func(rows []any) {
+		if len(rows) > 0 {
+			rows[0].(object)["time"] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339Nano)
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	const many = 12_000
+	r.change(t, many)
+	p.sees(".counts", "^"+grouped(many)+" changes since")
+	sequence := func(row string) int {
+		return eval[int](p, `(() => { const row = document.querySelector(".row.hole"), place = %s === "above" ? Number(row?.getAttribute("aria-posinset")) - 1 : 1;
+			return Number(new URLSearchParams(document.querySelector('.row[aria-posinset="' + place + '"] a')?.href.split("?")[1]).get("v")); })()`, row)
+	}
+	above := 0
+	until(t, "a row stands for others", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+		above = sequence("above")
+		return above > 0
+	})
+	p.press(".row.hole", "")
+	p.sees(".bar", "back to live")
+	until(t, "they are listed, the newest first", func() bool { return sequence("first") == above-1 })
 }
