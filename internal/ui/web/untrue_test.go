@@ -204,10 +204,18 @@ func parsed(t *testing.T, text string) time.Time {
 	return at
 }
 
-// TestEnterOnOthers: Enter on a row that stands for others lists them.
+// TestEnterOnOthers: Enter on a row that stands for others lists them, also below a gap, which has no name.
 func TestEnterOnOthers(t *testing.T) {
 	r, d := startReplayed(t)
-	p := open(t, d, "#/feed?lens=all")
+	front := reframed(t, d, func(rows []any) {
+		if len(rows) > 0 {
+			row := rows[0].(object)
+			row["type"] = "gap"
+			delete(row, "namespace")
+			delete(row, "name")
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
 	p.sees(".dot.live", "live")
 	const many = 12_000
 	r.change(t, many)

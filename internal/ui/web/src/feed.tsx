@@ -213,11 +213,11 @@ export function Feed({ status }: { status?: Status }) {
       if (k === "j") select(index() + 1);
       else if (k === "k") select(index() - 1);
       else if (k === "p") pause(!paused);
-      else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) {
+      else if (k === "Enter" && row && (row.hole || row.name) && document.activeElement?.closest("a, button") == null) {
         if (row.hole) change(beginning(row));
         else {
           keep();
-          location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+          location.hash = objectLink(row.resource, row.namespace, row.name!, { v: row.sequence });
         }
       }
       else return;
