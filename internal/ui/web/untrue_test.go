@@ -685,3 +685,39 @@ func TestOthersOfAnEarlierTime(t *testing.T) {
 	p.sees(".bar", "back to live")
 	until(t, "they are listed, the newest first", func() bool { return sequence("first") == above-1 })
 }
+
+// TestStreamThatEnds: the reason for which streams end is shown, and the next ones are asked for ever more seldom.
+func TestStreamThatEnds(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	var works atomic.Bool
+	asked := make(chan time.Time, 1000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if works.Load() || !strings.HasSuffix(r.URL.Path, "/events") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		asked <- time.Now()
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("id: 1\n\nevent: end\ndata: {\"reason\":\"the log cannot be read\"}\n\n")) // the page may have gone
+	})
+	p := open(t, front, "")
+	p.sees(".rows", ns+"/app")
+	p.sees(".notice.bad", "the log cannot be read")
+	var last, before time.Time
+	for range 5 {
+		select {
+		case at := <-asked:
+			before, last = last, at
+		case <-time.After(patience):
+			t.Fatal("no other stream is asked for")
+		}
+	}
+	if wait := last.Sub(before); wait < 2*time.Second {
+		t.Errorf("after four streams that ended, the next one is asked for in %v", wait)
+	}
+	works.Store(true)
+	p.sees(".dot.live", "live")
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}

@@ -157,7 +157,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         loaded = true;
       },
       failed: (problem) => {
-        if (problem.status) refuse(problem); // else the status has it
+        refuse(problem.status ? problem : undefined); // else the status has it
         if (!loaded) void load(); // what there is, at least
         loaded = true;
       },
