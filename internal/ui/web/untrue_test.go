@@ -721,3 +721,27 @@ func TestStreamThatEnds(t *testing.T) {
 	p.sees(".dot.live", "live")
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 }
+
+// TestUnreadInTheStrip: a time that is not read is marked in the strip, up to its end.
+func TestUnreadInTheStrip(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "app")
+	down.Store(true)
+	cut()
+	p.sees(".strip-head", "not read since")
+	if end := eval[float64](p, `(() => { const r = document.querySelector(".gap-area"); return r ? Number(r.getAttribute("x")) + Number(r.getAttribute("width")) : 0; })()`); end < 119.9 {
+		t.Errorf("of 120 parts, which end with a time that is not read, %v are before the end of the mark", end)
+	}
+	down.Store(false)
+}

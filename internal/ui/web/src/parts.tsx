@@ -168,7 +168,7 @@ export function Strip({ of, stale, all, view, onPeriod, onScroll }: { of?: Histo
         }}
         onPointerCancel={() => setBrush(null)}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" class="hatch" vector-effect="non-scaling-stroke" /></pattern></defs>
-        {united(of.gaps.map((g) => {
+        {united([...of.gaps, ...(of.unread ?? []).map((u) => ({ from: u.since, to: of.to }))].map((g) => {
           const x = Math.max(0, (Date.parse(g.from) - from) / (to - from) * n), y = Math.min(n, (Date.parse(g.to) - from) / (to - from) * n);
           return [x, Math.max(x + n / 200, y)];
         })).map(([x, y]) => <rect x={x} width={y - x} y="0" height="100" fill="url(#hatch)" class="gap-area" />)}
