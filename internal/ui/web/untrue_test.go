@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -744,4 +746,31 @@ func TestUnreadInTheStrip(t *testing.T) {
 		t.Errorf("of 120 parts, which end with a time that is not read, %v are before the end of the mark", end)
 	}
 	down.Store(false)
+}
+
+// TestHungCommand: a command that is not answered has an outcome after a while.
+func TestHungCommand(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/pause") {
+			_, _ = io.Copy(io.Discard, r.Body) // else the server does not see that the page has gone
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	// What the page waits for longer than half a minute takes it a twentieth here.
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `{ const late = AbortSignal.timeout; AbortSignal.timeout = (ms) => late.call(AbortSignal, ms > 30000 ? ms / 20 : ms); }`,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.allow("net::ERR_")
+	p.do(chromedp.Navigate(front.base + "/ui/#/delivery"))
+	p.press("tr", "pause")
+	p.press("dialog", "pause")
+	p.sees(".notice.bad", "whether it has done that is not known")
 }

@@ -179,7 +179,7 @@ export const getStatus = (path: string, query: Query, stop: AbortSignal) => get<
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   try {
-    const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
+    const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal: AbortSignal.timeout(patience) });
     return await answer.json() as T;
   } catch (error) {
     if (error instanceof Problem && error.status) throw error;
