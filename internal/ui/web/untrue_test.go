@@ -774,3 +774,23 @@ func TestHungCommand(t *testing.T) {
 	p.press("dialog", "pause")
 	p.sees(".notice.bad", "whether it has done that is not known")
 }
+
+// TestFieldsUnread: where the states of a difference are not read, that is in place of the list of its fields.
+func TestFieldsUnread(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/app") {
+			http.Error(w, "the disk is broken", http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 500")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".diff", "debug")
+	p.sees(".pane .notice.bad", "the disk is broken")
+}

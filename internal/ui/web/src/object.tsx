@@ -151,6 +151,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
     <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
     {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
+    <Failed error={x.error ?? y.error} />
     {both && <FieldList of={list.slice(0, most)} />}
     {both && list.length > most && <button onClick={() => set(most + more)}>{some(list.length - most, "more field")}</button>}
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}
