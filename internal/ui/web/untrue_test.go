@@ -794,3 +794,17 @@ func TestFieldsUnread(t *testing.T) {
 	p.sees(".diff", "debug")
 	p.sees(".pane .notice.bad", "the disk is broken")
 }
+
+// TestNamespaceOfNone: an object without a namespace has none of the address that leads to it, as that of an owner may.
+func TestNamespaceOfNone(t *testing.T) {
+	d := start(t, "watches: [{name: spaces, resources: [namespaces]}]\n")
+	ns := namespace(t)
+	p := open(t, d, "#/object/namespaces/elsewhere/"+ns)
+	p.sees(".versions", "added")
+	p.sees("h1", "^"+ns+" ")
+	for _, link := range []string{"what followed", "in the feed"} {
+		if to := eval[string](p, `[...document.querySelectorAll(".object a")].find((a) => a.innerText === %s).href`, link); strings.Contains(to, "elsewhere") {
+			t.Errorf("%s leads to %s", link, to)
+		}
+	}
+}
