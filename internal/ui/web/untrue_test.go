@@ -808,3 +808,23 @@ func TestNamespaceOfNone(t *testing.T) {
 		}
 	}
 }
+
+// TestNoLetterToDelete: where no dead letter matches, there is none to be asked about.
+func TestNoLetterToDelete(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	p := open(t, d, "#/delivery/hook")
+	p.sees(".group", "1 .*422")
+	p.fill("name", "other")
+	p.sees("main", "No dead letter matches")
+	for _, what := range []string{"delete all that match", "deliver all that match again"} {
+		p.press(".filter", what)
+		p.sees("[role=status].good, dialog", ".")
+		if text := p.text("dialog"); text != "" {
+			t.Fatalf("of no dead letters, the page asks %s", text)
+		}
+		p.sees("[role=status].good", "There is none: nothing was done")
+	}
+}
