@@ -828,3 +828,14 @@ func TestNoLetterToDelete(t *testing.T) {
 		p.sees("[role=status].good", "There is none: nothing was done")
 	}
 }
+
+// TestFileGone: a file that is gone is not one that has no YAML.
+func TestFileGone(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	if err := os.Remove(filepath.Join(d.dir, "watcherd.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, "no such file")
+	p.sees(`[aria-label="Configuration"] .notice.bad`, "The file cannot be read, or is not YAML")
+}
