@@ -839,3 +839,17 @@ func TestFileGone(t *testing.T) {
 	p.sees(`[aria-label="Configuration"]`, "no such file")
 	p.sees(`[aria-label="Configuration"] .notice.bad`, "The file cannot be read, or is not YAML")
 }
+
+// TestOwnerWithoutNamespace: an owner is in the namespace of what it owns or in none, which the reference does not tell: none is shown.
+func TestOwnerWithoutNamespace(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, namespaces]}]\n")
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{"metadata": object{
+		"name": "app", "ownerReferences": []object{{"apiVersion": "v1", "kind": "Namespace", "name": ns, "uid": "1"}},
+	}})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".owners", `Namespace\s+`+ns+"$")
+	p.press(".owners", ns)
+	p.sees(".versions", "=|sync|added")
+	p.sees("h1", "^"+ns+" ")
+}

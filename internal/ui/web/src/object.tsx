@@ -98,7 +98,7 @@ export function ObjectView({ status }: { status?: Status }) {
   return <div class="object">
     <header class="object-head">
       <h1>{within && <span class="quiet">{within}/</span>}{name} <span class="kind">{resource}</span></h1>
-      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: o.apiVersion === "v1" && o.kind === "Node" ? "" : within }} /></span>)}</span>}
+      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName bare of={{ ...o, namespace: o.apiVersion === "v1" && o.kind === "Node" ? "" : within }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       {!recording && <a href={link("feed", [], { resource, namespace: within, name })}>in the feed</a>}

@@ -18,10 +18,10 @@ export const objectLink = (r: Resource, namespace: string | undefined, name: str
 export const ObjectName = ({ of, query }: { of: { resource: Resource; namespace?: string; name?: string }; query?: Record<string, string | number> }) =>
   of.name ? <a href={objectLink(of.resource, of.namespace, of.name, query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a> : <span>all objects</span>;
 
-/** An object as references in objects name it: by its kind, which the interface takes too. */
-export const RefName = ({ of, query }: { of: Ref; query?: Record<string, string> }) => {
+/** An object as references in objects name it: by its kind, which the interface takes too. `bare`: whether it is in the namespace is not known. */
+export const RefName = ({ of, bare }: { of: Ref; bare?: boolean }) => {
   const group = of.apiVersion.includes("/") ? "." + of.apiVersion.split("/")[0] : "";
-  return <a href={link("object", [of.kind.toLowerCase() + group, of.namespace || "-", of.name], query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a>;
+  return <a href={link("object", [of.kind.toLowerCase() + group, of.namespace || "-", of.name])}>{!bare && of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a>;
 };
 
 export const Failed = ({ error }: { error?: Problem }) => error ? <p class="notice bad" role="alert">{error.message}</p> : null;
