@@ -853,3 +853,30 @@ func TestOwnerWithoutNamespace(t *testing.T) {
 	p.sees(".versions", "=|sync|added")
 	p.sees("h1", "^"+ns+" ")
 }
+
+// TestExplainAgain: an event that a route holds no more is not shown as one that it holds.
+func TestExplainAgain(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns)+"sinks: [{name: screen, stdout: {}}]\nroutes: [{name: calm, throttle: {per: 1h}, sinks: [screen]}]\n")
+	configMap(t, http.MethodPost, ns, "busy", object{"level": "info"})
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "busy")
+	configMap(t, http.MethodPut, ns, "busy", object{"level": "warn"})
+	p.sees(".rows", "info → warn")
+	sequence := eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`)
+	var due atomic.Bool
+	front := edited(t, d, "/explain", func(body []byte) []byte {
+		var e object
+		if err := json.Unmarshal(body, &e); err != nil {
+			t.Error(err)
+		}
+		if due.Load() {
+			e["holds"] = []any{}
+		}
+		return encoded(t, e)
+	})
+	p.do(chromedp.Navigate(front.base + "/ui/#/config?event=" + fmt.Sprint(sequence)))
+	p.sees(`[aria-label="Explain"]`, "takes it, held for screen")
+	due.Store(true)
+	p.sees(`[aria-label="Explain"]`, `takes it\s+screen`)
+}

@@ -88,7 +88,7 @@ const Held = ({ of: { sink, since, due } }: { of: Hold }) => sink
 
 /** Where an event went, and where the configuration that runs sends it. */
 function Verdicts({ event }: { event: string }) {
-  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
+  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`, {}, 5000), e = answer.current ? answer.value : undefined;
   return <>
     <Failed error={answer.error} />
     {e && <>
