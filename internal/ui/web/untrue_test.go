@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +21,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -203,10 +206,18 @@ func parsed(t *testing.T, text string) time.Time {
 	return at
 }
 
-// TestEnterOnOthers: Enter on a row that stands for others lists them.
+// TestEnterOnOthers: Enter on a row that stands for others lists them, also below a gap, which has no name.
 func TestEnterOnOthers(t *testing.T) {
 	r, d := startReplayed(t)
-	p := open(t, d, "#/feed?lens=all")
+	front := reframed(t, d, func(rows []any) {
+		if len(rows) > 0 {
+			row := rows[0].(object)
+			row["type"] = "gap"
+			delete(row, "namespace")
+			delete(row, "name")
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
 	p.sees(".dot.live", "live")
 	const many = 12_000
 	r.change(t, many)
@@ -605,4 +616,267 @@ func TestSinceAReload(t *testing.T) {
 	if text := p.text(".facts-list dd:nth-of-type(2)"); text != began && !strings.Contains(text, "as of") {
 		t.Errorf("what runs %q is, after a reload, what runs %q", began, text)
 	}
+}
+
+// framed edits the frames of a stream.
+type framed struct {
+	http.ResponseWriter
+	t    *testing.T
+	rest []byte
+	edit func(rows []any) // the oldest first
+}
+
+func (f *framed) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+func (f *framed) Write(b []byte) (int, error) {
+	parts := bytes.SplitAfter(append(f.rest, b...), []byte("\n\n"))
+	f.rest = parts[len(parts)-1]
+	for _, part := range parts[:len(parts)-1] {
+		if head, data, ok := bytes.Cut(part, []byte("event: frame\ndata: ")); ok {
+			var frame object
+			if err := json.Unmarshal(data, &frame); err != nil {
+				f.t.Error(err)
+			}
+			rows, _ := frame["rows"].([]any)
+			f.edit(rows)
+			part = slices.Concat(head, []byte("event: frame\ndata: "), encoded(f.t, frame), []byte("\n\n"))
+		}
+		if _, err := f.ResponseWriter.Write(part); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// reframed is a daemon whose frames are edited.
+func reframed(t *testing.T, d *daemon, edit func(rows []any)) *daemon {
+	t.Helper()
+	return behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			w = &framed{ResponseWriter: w, t: t, edit: edit}
+		}
+		pass.ServeHTTP(w, r)
+	})
+}
+
+// TestOthersOfAnEarlierTime: what a row stands for is listed, whatever the times of the rows around it: those of changes that
+// were recorded later may be earlier.
+func TestOthersOfAnEarlierTime(t *testing.T) {
+	r, d := startReplayed(t)
+	front := reframed(t, d, func(rows []any) {
+		if len(rows) > 0 {
+			rows[0].(object)["time"] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339Nano)
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".dot.live", "live")
+	const many = 12_000
+	r.change(t, many)
+	p.sees(".counts", "^"+grouped(many)+" changes since")
+	sequence := func(row string) int {
+		return eval[int](p, `(() => { const row = document.querySelector(".row.hole"), place = %s === "above" ? Number(row?.getAttribute("aria-posinset")) - 1 : 1;
+			return Number(new URLSearchParams(document.querySelector('.row[aria-posinset="' + place + '"] a')?.href.split("?")[1]).get("v")); })()`, row)
+	}
+	above := 0
+	until(t, "a row stands for others", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+		above = sequence("above")
+		return above > 0
+	})
+	p.press(".row.hole", "")
+	p.sees(".bar", "back to live")
+	until(t, "they are listed, the newest first", func() bool { return sequence("first") == above-1 })
+}
+
+// TestStreamThatEnds: the reason for which streams end is shown, and the next ones are asked for ever more seldom.
+func TestStreamThatEnds(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	var works atomic.Bool
+	asked := make(chan time.Time, 1000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if works.Load() || !strings.HasSuffix(r.URL.Path, "/events") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		asked <- time.Now()
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("id: 1\n\nevent: end\ndata: {\"reason\":\"the log cannot be read\"}\n\n")) // the page may have gone
+	})
+	p := open(t, front, "")
+	p.sees(".rows", ns+"/app")
+	p.sees(".notice.bad", "the log cannot be read")
+	var last, before time.Time
+	for range 5 {
+		select {
+		case at := <-asked:
+			before, last = last, at
+		case <-time.After(patience):
+			t.Fatal("no other stream is asked for")
+		}
+	}
+	if wait := last.Sub(before); wait < 2*time.Second {
+		t.Errorf("after four streams that ended, the next one is asked for in %v", wait)
+	}
+	works.Store(true)
+	p.sees(".dot.live", "live")
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
+// TestUnreadInTheStrip: a time that is not read is marked in the strip, up to its end.
+func TestUnreadInTheStrip(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "app")
+	down.Store(true)
+	cut()
+	p.sees(".strip-head", "not read since")
+	if end := eval[float64](p, `(() => { const r = document.querySelector(".gap-area"); return r ? Number(r.getAttribute("x")) + Number(r.getAttribute("width")) : 0; })()`); end < 119.9 {
+		t.Errorf("of 120 parts, which end with a time that is not read, %v are before the end of the mark", end)
+	}
+	down.Store(false)
+}
+
+// TestHungCommand: a command that is not answered has an outcome after a while.
+func TestHungCommand(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/pause") {
+			_, _ = io.Copy(io.Discard, r.Body) // else the server does not see that the page has gone
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	// What the page waits for longer than half a minute takes it a twentieth here.
+	if _, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `{ const late = AbortSignal.timeout; AbortSignal.timeout = (ms) => late.call(AbortSignal, ms > 30000 ? ms / 20 : ms); }`,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.allow("net::ERR_")
+	p.do(chromedp.Navigate(front.base + "/ui/#/delivery"))
+	p.press("tr", "pause")
+	p.press("dialog", "pause")
+	p.sees(".notice.bad", "whether it has done that is not known")
+}
+
+// TestFieldsUnread: where the states of a difference are not read, that is in place of the list of its fields.
+func TestFieldsUnread(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/app") {
+			http.Error(w, "the disk is broken", http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, &daemon{}, "about:blank")
+	p.allow("status of 500")
+	p.do(chromedp.Navigate(front.base + "/ui/#/object/configmaps/" + ns + "/app"))
+	p.sees(".diff", "debug")
+	p.sees(".pane .notice.bad", "the disk is broken")
+}
+
+// TestNamespaceOfNone: an object without a namespace has none of the address that leads to it, as that of an owner may.
+func TestNamespaceOfNone(t *testing.T) {
+	d := start(t, "watches: [{name: spaces, resources: [namespaces]}]\n")
+	ns := namespace(t)
+	p := open(t, d, "#/object/namespaces/elsewhere/"+ns)
+	p.sees(".versions", "added")
+	p.sees("h1", "^"+ns+" ")
+	for _, link := range []string{"what followed", "in the feed"} {
+		if to := eval[string](p, `[...document.querySelectorAll(".object a")].find((a) => a.innerText === %s).href`, link); strings.Contains(to, "elsewhere") {
+			t.Errorf("%s leads to %s", link, to)
+		}
+	}
+}
+
+// TestNoLetterToDelete: where no dead letter matches, there is none to be asked about.
+func TestNoLetterToDelete(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	p := open(t, d, "#/delivery/hook")
+	p.sees(".group", "1 .*422")
+	p.fill("name", "other")
+	p.sees("main", "No dead letter matches")
+	for _, what := range []string{"delete all that match", "deliver all that match again"} {
+		p.press(".filter", what)
+		p.sees("[role=status].good, dialog", ".")
+		if text := p.text("dialog"); text != "" {
+			t.Fatalf("of no dead letters, the page asks %s", text)
+		}
+		p.sees("[role=status].good", "There is none: nothing was done")
+	}
+}
+
+// TestFileGone: a file that is gone is not one that has no YAML.
+func TestFileGone(t *testing.T) {
+	d := start(t, configMaps(namespace(t)))
+	if err := os.Remove(filepath.Join(d.dir, "watcherd.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, d, "#/config")
+	p.sees(`[aria-label="Configuration"]`, "no such file")
+	p.sees(`[aria-label="Configuration"] .notice.bad`, "The file cannot be read, or is not YAML")
+}
+
+// TestOwnerWithoutNamespace: an owner is in the namespace of what it owns or in none, which the reference does not tell: none is shown.
+func TestOwnerWithoutNamespace(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps, namespaces]}]\n")
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps", object{"metadata": object{
+		"name": "app", "ownerReferences": []object{{"apiVersion": "v1", "kind": "Namespace", "name": ns, "uid": "1"}},
+	}})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".owners", `Namespace\s+`+ns+"$")
+	p.press(".owners", ns)
+	p.sees(".versions", "=|sync|added")
+	p.sees("h1", "^"+ns+" ")
+}
+
+// TestExplainAgain: an event that a route holds no more is not shown as one that it holds.
+func TestExplainAgain(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns)+"sinks: [{name: screen, stdout: {}}]\nroutes: [{name: calm, throttle: {per: 1h}, sinks: [screen]}]\n")
+	configMap(t, http.MethodPost, ns, "busy", object{"level": "info"})
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", "busy")
+	configMap(t, http.MethodPut, ns, "busy", object{"level": "warn"})
+	p.sees(".rows", "info → warn")
+	sequence := eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`)
+	var due atomic.Bool
+	front := edited(t, d, "/explain", func(body []byte) []byte {
+		var e object
+		if err := json.Unmarshal(body, &e); err != nil {
+			t.Error(err)
+		}
+		if due.Load() {
+			e["holds"] = []any{}
+		}
+		return encoded(t, e)
+	})
+	p.do(chromedp.Navigate(front.base + "/ui/#/config?event=" + fmt.Sprint(sequence)))
+	p.sees(`[aria-label="Explain"]`, "takes it, held for screen")
+	due.Store(true)
+	p.sees(`[aria-label="Explain"]`, `takes it\s+screen`)
 }

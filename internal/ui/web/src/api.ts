@@ -179,7 +179,7 @@ export const getStatus = (path: string, query: Query, stop: AbortSignal) => get<
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   try {
-    const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
+    const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal: AbortSignal.timeout(patience) });
     return await answer.json() as T;
   } catch (error) {
     if (error instanceof Problem && error.status) throw error;
@@ -245,7 +245,7 @@ export function follow(query: Query, to: Follower): () => void {
   const run = async () => {
     stop = new AbortController();
     const { signal } = stop, dead = new AbortController();
-    let quiet = 0, begun = false, problem = new Problem(504, "the stream of changes brings nothing: a proxy may hold it back");
+    let quiet = 0, begun = false, ended = false, problem = new Problem(504, "the stream of changes brings nothing: a proxy may hold it back");
     const listen = () => { clearTimeout(quiet); quiet = setTimeout(() => dead.abort(), silence); };
     listen();
     try {
@@ -260,7 +260,12 @@ export function follow(query: Query, to: Follower): () => void {
         for (const part of parts) {
           const first = last === "", after = Number(last), line = (name: string) => part.split("\n").find((l) => l.startsWith(name + ": "))?.slice(name.length + 2) ?? "";
           last = line("id") || last;
-          wait = 500;
+          if (line("event") === "end") {
+            ended = true;
+            problem = new Problem(503, (JSON.parse(line("data")) as { reason: string }).reason);
+            continue;
+          }
+          if (begun) wait = 500; // not of one that ends at once
           connection.value = "live";
           if (!begun && last) { begun = true; to.began(first); }
           if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame, after);
@@ -273,7 +278,7 @@ export function follow(query: Query, to: Follower): () => void {
     clearTimeout(quiet);
     dead.abort(); // it may be open still, with what cannot be read
     if (over || signal.aborted) return;
-    if (!begun) to.failed(problem);
+    if (!begun || ended) to.failed(problem);
     connection.value = "waiting";
     timer = setTimeout(run, wait);
     wait = Math.min(wait * 2, 8000);

@@ -57,7 +57,7 @@ function Texts({ later }: { later: string }) {
       {c.problems.length > 0 && <div class="scroll"><table class="grid"><thead><tr><th>Line</th><th>Key</th><th>Problem of the file</th></tr></thead><tbody>
         {c.problems.map((p) => <tr><td data-label="Line" class="n">{p.line ? `${p.line}:${p.column ?? 1}` : "–"}</td><th scope="row" data-label="Key">{p.key || <span class="quiet">the file</span>}</th><td data-label="Problem">{p.message}</td></tr>)}
       </tbody></table></div>}
-      {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs{later}.</p>
+      {c.file === undefined ? <p class="notice bad">The file cannot be read, or is not YAML.</p> : c.equal ? <p class="quiet">The file has what runs{later}.</p>
         : c.running !== undefined && <><p class="notice gap">{others.length ? "The file has other values than what runs:" : "The file is not what runs, but no value that is shown differs."}</p><FieldList of={others.slice(0, most)} names={["what runs", "the file"]} />{others.length > most && <p class="quiet">and {some(others.length - most, "more value")}</p>}</>}
       {c.running !== undefined && <pre class="scroll" tabIndex={0} aria-label="What runs">{yaml(c.running)}</pre>}
       <p class="quiet">Comments are left out, and *** is in place of what may be a secret.</p>
@@ -88,7 +88,7 @@ const Held = ({ of: { sink, since, due } }: { of: Hold }) => sink
 
 /** Where an event went, and where the configuration that runs sends it. */
 function Verdicts({ event }: { event: string }) {
-  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`), e = answer.current ? answer.value : undefined;
+  const answer = useAsked<Explanation>(`events/${encodeURIComponent(event)}/explain`, {}, 5000), e = answer.current ? answer.value : undefined;
   return <>
     <Failed error={answer.error} />
     {e && <>

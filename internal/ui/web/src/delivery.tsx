@@ -100,7 +100,9 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     say("");
     try {
       const { count: n } = await post<{ count: number }>(`${base}/${what}`, { ...of, dryRun: true });
-      if (mine === newest.current) plan({ what, of, reason, n });
+      if (mine !== newest.current) return;
+      if (n) plan({ what, of, reason, n });
+      else say("There is none: nothing was done");
     } catch (e) { fail(e as Problem); }
   };
   const run = async () => {

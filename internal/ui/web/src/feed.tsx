@@ -35,6 +35,10 @@ interface Next { continue?: string; before?: number }
 
 const behind = (rows: Row[]): Next => ({ before: Math.ceil(rows.at(-1)!.sequence) });
 
+/** The place of a list that begins with a row, or with what it stands for. By its sequence: times may fall while these rise. */
+const beginning = (r: Row) => ({ at: r.time, before: Math.floor(r.sequence) + 1 });
+const live = { at: "", before: "" };
+
 interface Feed { rows: Row[]; next?: Next; error?: Problem; busy: boolean; page?: Page }
 
 /** What came while the list is held, and with `page` where it continues; `cut`: there are more. */
@@ -153,7 +157,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         loaded = true;
       },
       failed: (problem) => {
-        if (problem.status) refuse(problem); // else the status has it
+        refuse(problem.status ? problem : undefined); // else the status has it
         if (!loaded) void load(); // what there is, at least
         loaded = true;
       },
@@ -181,14 +185,14 @@ const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
 export function Feed({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
   // A list that was scrolled by the strip begins at a time of its period, and stands still as one of the past does.
-  const past = !!(value("from") || value("to")), at = value("at"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  const past = !!(value("from") || value("to")), at = value("at"), before = value("before"), still = past || !!at, lens = value("lens") !== "all", range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
   const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when"), noise: lens ? "false" : "" };
   const [paused, pause] = useState(false), [top, setTop] = useState(true), [height, setHeight] = useState(rowHeight);
   const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
-  const feed = useFeed(still ? { ...filter, from: value("from"), to: at || value("to") } : filter, still, paused || !top);
+  const feed = useFeed(still ? { ...filter, from: value("from"), to: !before && at || value("to"), before } : filter, still, paused || !top);
   const view = useSignal<View>(null), first = useRef<Row | undefined>(undefined); // what is in view
   /** Has the way back lead to the rows in view: those of a list that is held, as others came above them. */
-  const keep = () => { if ((paused || !top) && first.current) history.replaceState(null, "", link("feed", [], { ...Object.fromEntries(q), at: first.current.time })); };
+  const keep = () => { if ((paused || !top) && first.current) history.replaceState(null, "", link("feed", [], { ...Object.fromEntries(q), ...beginning(first.current) })); };
   const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
   const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: "", noise: "", ...period, buckets: 120 }, past || paused ? 0 : 5000);
   const rows = feed.rows, noise = histogram.current ? histogram.value?.noise ?? 0 : 0;
@@ -197,8 +201,6 @@ export function Feed({ status }: { status?: Status }) {
   const select = (i: number) => { chosen.value = listed.current[Math.max(0, Math.min(i, listed.current.length - 1))]?.sequence ?? 0; };
   listed.current = rows;
   const selected = chosen.value ? index() : -1;
-  /** Lists what the number of a row stands for: it came before the row above, and after the one below. */
-  const list = (r: Row) => change({ from: listed.current[listed.current.indexOf(r) + 1]?.time ?? new Date(Date.parse(feed.counts.since) - 60_000).toISOString(), to: r.time, at: "" });
 
   useEffect(() => {
     const resized = () => setHeight(rowHeight());
@@ -211,11 +213,11 @@ export function Feed({ status }: { status?: Status }) {
       if (k === "j") select(index() + 1);
       else if (k === "k") select(index() - 1);
       else if (k === "p") pause(!paused);
-      else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) {
-        if (row.hole) list(row);
+      else if (k === "Enter" && row && (row.hole || row.name) && document.activeElement?.closest("a, button") == null) {
+        if (row.hole) change(beginning(row));
         else {
           keep();
-          location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+          location.hash = objectLink(row.resource, row.namespace, row.name!, { v: row.sequence });
         }
       }
       else return;
@@ -249,13 +251,13 @@ export function Feed({ status }: { status?: Status }) {
     <Kept of={[histogram.value, histogram.current, !!filter.when, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
-        change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), at: "" });
+        change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), ...live });
       }}
-      onScroll={(to) => change({ at: new Date(Math.min(to, now())).toISOString() })} />}</Kept>
+      onScroll={(to) => change({ ...live, at: new Date(Math.min(to, now())).toISOString() })} />}</Kept>
     <div class="bar">
-      <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", at: "" })}>{title}</button>)}</span>
+      <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "", ...live })}>{title}</button>)}</span>
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
-      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", at: "" })}>back to live</button></span>
+      {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", ...live })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
       {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
@@ -270,7 +272,7 @@ export function Feed({ status }: { status?: Status }) {
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}
       onView={(newest, oldest) => { first.current = newest; view.value = newest && oldest ? [Date.parse(oldest.time), Date.parse(newest.time)] : null; }}
       row={(r) => r.hole
-        ? <button class="plain link" onClick={() => list(r)}>{some(r.hole, "more change")} at this time: list them</button>
+        ? <button class="plain link" onClick={() => change(beginning(r))}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />{scope(r.gap)}: {r.gap.cause}</>}</span></>
           : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}

@@ -33,13 +33,13 @@ async function searched(path: string, query: Query, stop: AbortSignal): Promise<
 
 /** What Kubernetes Events say about an object in a period, the newest first, the time that the search came back to if that
  *  is not its beginning, and the reason if it failed. */
-function useEvents(status: Status | undefined, namespace: string, name: string, of: Resource | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
+function useEvents(status: Status | undefined, namespace: string | undefined, name: string, of: Resource | undefined, from: string | undefined, to: string | undefined): { said: Change[]; reached?: string; failed?: Problem } {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
   // Many leave the version out; another group may have the kind, as Service.
   const version = `object.${about}.apiVersion`, group = `(!has(${version}) || ${of?.group ? `${version}.startsWith(${JSON.stringify(of.group + "/")})` : `!${version}.contains("/")`})`;
   const path = watched && of?.kind && from ? "history" : "", query = {
-    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, limit: 100, when: `${is("name", name)} && ${is("kind", of?.kind ?? "")} && ${group}`,
+    resource: core ? "events" : "events.events.k8s.io", namespace, limit: 100, when: `${is("name", name)} && ${is("kind", of?.kind ?? "")} && ${group}`,
   };
   const past = useAsked<Page>(path, { ...query, from, to }, 0, searched);
   // What comes later begins a minute before: a record is written a moment after its time.
@@ -72,7 +72,9 @@ export function ObjectView({ status }: { status?: Status }) {
   // Of a page, what was its oldest version once: an object that changes on has others, and each would begin the search again.
   const begin = useRef<{ of?: string; from?: string }>({});
   if (versions.current && (begin.current.of !== next || !begin.current.from)) begin.current = { of: next, from: items.at(-1)?.time };
-  const { said, reached, failed } = useEvents(status, namespace, name, last.value?.items[0]?.resource, begin.current.from, end);
+  // The address may have a namespace where there is none, as that of an object which it owns.
+  const known = last.value?.items[0], within = known?.name ? known.namespace : namespace === "-" ? "" : namespace;
+  const { said, reached, failed } = useEvents(status, within, name, known?.resource, begin.current.from, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands
@@ -95,11 +97,11 @@ export function ObjectView({ status }: { status?: Status }) {
   if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
   return <div class="object">
     <header class="object-head">
-      <h1>{namespace !== "-" && <span class="quiet">{namespace}/</span>}{name} <span class="kind">{resource}</span></h1>
-      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
+      <h1>{within && <span class="quiet">{within}/</span>}{name} <span class="kind">{resource}</span></h1>
+      {owners.length > 0 && <span class={state.current ? "owners" : "owners stale"}><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName bare of={{ ...o, namespace: o.apiVersion === "v1" && o.kind === "Node" ? "" : within }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
-      {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
+      {!recording && <a href={link("feed", [], { resource, namespace: within, name })}>in the feed</a>}
     </header>
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
@@ -123,7 +125,7 @@ export function ObjectView({ status }: { status?: Status }) {
       </ol>
       <section class="pane" aria-label="The shown version">
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
-          {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
+          {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: within })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (before?.time ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
@@ -151,6 +153,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
     <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
     {a?.exists && b?.as === "exact" && !b.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
+    <Failed error={x.error ?? y.error} />
     {both && <FieldList of={list.slice(0, most)} />}
     {both && list.length > most && <button onClick={() => set(most + more)}>{some(list.length - most, "more field")}</button>}
     {both && !diff.value.diff && <Empty>No visible change.</Empty>}

@@ -18,10 +18,10 @@ export const objectLink = (r: Resource, namespace: string | undefined, name: str
 export const ObjectName = ({ of, query }: { of: { resource: Resource; namespace?: string; name?: string }; query?: Record<string, string | number> }) =>
   of.name ? <a href={objectLink(of.resource, of.namespace, of.name, query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a> : <span>all objects</span>;
 
-/** An object as references in objects name it: by its kind, which the interface takes too. */
-export const RefName = ({ of, query }: { of: Ref; query?: Record<string, string> }) => {
+/** An object as references in objects name it: by its kind, which the interface takes too. `bare`: whether it is in the namespace is not known. */
+export const RefName = ({ of, bare }: { of: Ref; bare?: boolean }) => {
   const group = of.apiVersion.includes("/") ? "." + of.apiVersion.split("/")[0] : "";
-  return <a href={link("object", [of.kind.toLowerCase() + group, of.namespace || "-", of.name], query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a>;
+  return <a href={link("object", [of.kind.toLowerCase() + group, of.namespace || "-", of.name])}>{!bare && of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a>;
 };
 
 export const Failed = ({ error }: { error?: Problem }) => error ? <p class="notice bad" role="alert">{error.message}</p> : null;
@@ -168,7 +168,7 @@ export function Strip({ of, stale, all, view, onPeriod, onScroll }: { of?: Histo
         }}
         onPointerCancel={() => setBrush(null)}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" class="hatch" vector-effect="non-scaling-stroke" /></pattern></defs>
-        {united(of.gaps.map((g) => {
+        {united([...of.gaps, ...(of.unread ?? []).map((u) => ({ from: u.since, to: of.to }))].map((g) => {
           const x = Math.max(0, (Date.parse(g.from) - from) / (to - from) * n), y = Math.min(n, (Date.parse(g.to) - from) / (to - from) * n);
           return [x, Math.max(x + n / 200, y)];
         })).map(([x, y]) => <rect x={x} width={y - x} y="0" height="100" fill="url(#hatch)" class="gap-area" />)}
