@@ -365,6 +365,34 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestStandby: what a standby has to have is not accepted before, nor when it comes again and is committed without it.
+func TestStandby(t *testing.T) {
+	for _, tables := range [][]postgres.Table{{postgres.History}, {postgres.Objects}, {postgres.History, postgres.Objects}} {
+		p := start(t, testservers.PostgresSpec{})
+		set := func(names string) {
+			p.Exec("alter system set synchronous_standby_names = '" + names + "'")
+			p.Exec("select pg_reload_conf()")
+			for deadline := time.Now().Add(20 * time.Second); p.Exec("show synchronous_standby_names")[0][0] != names; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the server does not take its settings")
+				}
+			}
+		}
+		c := configFor(t, p)
+		c.Tables, c.Timeout = tables, sinks.Duration(time.Second)
+		s := sinktest.Open(t, c)
+		events := sinktest.Events(2, 2)
+		mustWrite(t, s, events[0])
+		set("standby")
+		for range 2 {
+			sinktest.WantClass(t, s.Write(t.Context(), events), sinks.ClassRetry, "no answer in time")
+		}
+		set("")
+		mustWrite(t, s, events...)
+		mustWrite(t, s, events...)
+	}
+}
+
 // TestDocumentation runs the SQL of the page, in its order. Its queries answer what they are there for.
 func TestDocumentation(t *testing.T) {
 	blocks := documented(t)
