@@ -126,6 +126,9 @@ func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) 
 	if err == nil && written == 0 {
 		err = c.exec(ctx, awaitStandbys)
 	}
+	if err == nil && c.CustomData()[alone] != nil {
+		err = errors.New("the commit was cancelled while it waited for synchronous standbys")
+	}
 	if err != nil {
 		return fmt.Errorf("write: %w", wire.Caused(ctx, err))
 	}
