@@ -119,6 +119,9 @@ func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) 
 	if end := p.Close(); err == nil {
 		err = end
 	}
+	if err == nil && c.TxStatus() != 'I' {
+		err = errors.New("the server has not ended the transaction")
+	}
 	written := 0
 	for _, n := range counts {
 		written += n.written
