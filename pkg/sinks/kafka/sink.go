@@ -97,6 +97,9 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 	}
 	w := &write{caller: caller, sink: s, client: c, batch: batch, records: s.records(batch)}
 	w.run(ctx)
+	if w.failed.Any() && barren(ctx, c) {
+		s.drop(c)
+	}
 	return w.failed.Err()
 }
 
