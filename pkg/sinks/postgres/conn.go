@@ -135,7 +135,7 @@ func (s *sink) config() (*pgconn.Config, error) {
 	return c, nil
 }
 
-// notice notes that a commit did not wait for the standbys, as somebody cancelled it: the server warns, and reports success.
+// notice notes that a commit did not wait for the standbys, as it was cancelled: the server warns, and reports success.
 func notice(c *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" {
 		c.CustomData()[alone] = true

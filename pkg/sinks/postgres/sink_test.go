@@ -401,7 +401,7 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// TestCancelledStandby: a commit whose wait for standbys somebody cancels is not accepted. The server warns, and reports success.
+// TestCancelledStandby: a commit whose wait for standbys is cancelled is not accepted. The server warns, and reports success.
 func TestCancelledStandby(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{})
 	s := sinktest.Open(t, configFor(t, p))
