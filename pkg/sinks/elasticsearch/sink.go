@@ -143,7 +143,7 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 		body = append(body, '\n')
 	}
 	to := s.url.JoinPath("_bulk")
-	to.RawQuery = "filter_path=items.*.status,items.*.error.type,items.*.error.reason"
+	to.RawQuery = "filter_path=items.*.status,items.*.failure_store,items.*.error.type,items.*.error.reason"
 	a, err := s.client.Do(ctx, http.MethodPost, to, "application/x-ndjson", body)
 	if err != nil {
 		return nil, err
@@ -179,8 +179,9 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 
 // item is the result of one event.
 type item struct {
-	Status int `json:"status"`
-	Error  struct {
+	Status       int    `json:"status"`
+	FailureStore string `json:"failure_store"`
+	Error        struct {
 		Type   string `json:"type"`
 		Reason string `json:"reason"`
 	} `json:"error"`
@@ -188,6 +189,8 @@ type item struct {
 
 func (s *sink) result(a *post.Answer, it item) error {
 	switch {
+	case it.FailureStore == "used": // with a status of success
+		return a.Refusal(http.StatusBadRequest, "the data stream refuses the document, and its failure store has the reason")
 	case it.Status/100 == 2:
 		return nil
 	case it.Status == http.StatusConflict && it.Error.Type == "version_conflict_engine_exception":

@@ -231,7 +231,11 @@ func TestItems(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(status.Load().(int))
-		fmt.Fprint(w, strings.ReplaceAll(result.Load().(string), "AUTH", r.Header.Get("Authorization")))
+		answer := strings.ReplaceAll(result.Load().(string), "AUTH", r.Header.Get("Authorization"))
+		if !strings.Contains(r.URL.Query().Get("filter_path"), "items.*.failure_store") { // not asked for
+			answer = strings.ReplaceAll(answer, `,"failure_store":"used"`, "")
+		}
+		fmt.Fprint(w, answer)
 	}))
 	t.Cleanup(server.Close)
 	t.Setenv("ELASTICSEARCH_TEST_PASSWORD", canary)
@@ -247,6 +251,7 @@ func TestItems(t *testing.T) {
 		class  string
 	}{
 		{`{"items":[{"create":{"status":201}}]}`, 200, ""},
+		{`{"items":[{"create":{"status":201,"failure_store":"used"}}]}`, 200, "poison 0s"}, // refused, and kept beside the data stream
 		{item(409, "version_conflict_engine_exception"), 200, ""},
 		{item(429, "es_rejected_execution_exception"), 200, "retry 7s"},
 		{item(503, "unavailable_shards_exception"), 200, "retry 7s"},

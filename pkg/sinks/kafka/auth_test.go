@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testkit"
@@ -230,6 +232,23 @@ func TestLeastPrivilege(t *testing.T) {
 	events := sinktest.Events(1, 1)
 	events[0].Replay = true
 	sinktest.WantClass(t, s.Write(t.Context(), events), sinks.ClassPause, "TOPIC_AUTHORIZATION_FAILED")
+}
+
+// TestRightsLater: rights that an operator grants while the sink is paused for them are used.
+func TestRightsLater(t *testing.T) {
+	k := testservers.StartKafka(t, testservers.KafkaSpec{Mechanism: "PLAIN", User: "me", Password: "s3cret", Unprivileged: true})
+	admin := observe(t, k.Addr, kgo.SASL(plain.Auth{User: "admin", Pass: "s3cret"}.AsMechanism()))
+	admin.makeTopic(topic, 1)
+	admin.mayWrite("User:me", false)
+	t.Setenv("KAFKA_TEST_PASSWORD", "s3cret")
+	c := configFor(k.Addr)
+	c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: "me", Password: &sinks.Secret{Env: "KAFKA_TEST_PASSWORD"}}
+	s := sinktest.Open(t, c)
+	for range 2 {
+		sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "AUTHORIZATION_FAILED")
+	}
+	admin.mayWrite("User:me", true)
+	deliver(t, s, sinktest.Events(1, 1))
 }
 
 // TestConfig: each problem names its key, and no message repeats a value that may hold a secret.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 	msk "github.com/twmb/franz-go/pkg/sasl/aws"
@@ -72,6 +73,16 @@ func (s *sink) producer() (*kgo.Client, error) {
 	}
 	s.client = client
 	return client, nil
+}
+
+// barren reports whether the client was refused a producer id, such as for a right that it lacked. It keeps that answer for good,
+// and has written nothing that may arrive late.
+func barren(ctx context.Context, c *kgo.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, grace) // it asks for one that it does not have
+	defer cancel()
+	_, _, err := c.ProducerID(ctx)
+	refused, ok := errors.AsType[*kerr.Error](err)
+	return ok && !refused.Retriable
 }
 
 // drop ends a client that cannot write any more. The next Write makes another.

@@ -103,6 +103,35 @@ func (o *observer) makeTopic(name string, partitions int32, settings ...string) 
 	})
 }
 
+// mayWrite grants or revokes the right to write to topics.
+func (o *observer) mayWrite(principal string, yes bool) {
+	o.t.Helper()
+	o.do(func(ctx context.Context, c *kgo.Client) error {
+		if yes {
+			req := kmsg.NewPtrCreateACLsRequest()
+			a := kmsg.NewCreateACLsRequestCreation()
+			a.ResourceType, a.ResourceName, a.ResourcePatternType = kmsg.ACLResourceTypeTopic, "*", kmsg.ACLResourcePatternTypeLiteral
+			a.Principal, a.Host, a.Operation, a.PermissionType = principal, "*", kmsg.ACLOperationWrite, kmsg.ACLPermissionTypeAllow
+			req.Creations = append(req.Creations, a)
+			resp, err := req.RequestWith(ctx, c)
+			if err != nil {
+				return err
+			}
+			return kerr.ErrorForCode(resp.Results[0].ErrorCode)
+		}
+		req := kmsg.NewPtrDeleteACLsRequest()
+		f := kmsg.NewDeleteACLsRequestFilter()
+		f.ResourceType, f.ResourcePatternType, f.Principal = kmsg.ACLResourceTypeTopic, kmsg.ACLResourcePatternTypeAny, new(principal)
+		f.Operation, f.PermissionType = kmsg.ACLOperationWrite, kmsg.ACLPermissionTypeAllow
+		req.Filters = append(req.Filters, f)
+		resp, err := req.RequestWith(ctx, c)
+		if err != nil {
+			return err
+		}
+		return kerr.ErrorForCode(resp.Results[0].ErrorCode)
+	})
+}
+
 func (o *observer) deleteTopic(name string) {
 	o.t.Helper()
 	o.do(func(ctx context.Context, c *kgo.Client) error {

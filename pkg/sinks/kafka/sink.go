@@ -65,14 +65,17 @@ var (
 	_ sinks.Limited = (*sink)(nil)
 )
 
-// Limits are those of the topic with the lowest, less what key and headers take.
+// Limits are those of the topic if the sink writes to one, less what key and headers take. Of several, each refuses what is
+// too large for it: others may take it.
 func (s *sink) Limits() sinks.Limits {
 	const headers = 4 << 10
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	limit := int(s.config.MaxMessageBytes)
-	for _, t := range s.topics {
-		limit = min(limit, t.limit)
+	if name := s.topic.Sample(""); name == s.topic.Sample("x") {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if t := s.topics[name]; t != nil {
+			limit = t.limit
+		}
 	}
 	return sinks.Limits{MaxEventBytes: max(limit-headers, 1), MaxBatch: maxBuffered / 16}
 }
@@ -97,6 +100,9 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) (err error) {
 	}
 	w := &write{caller: caller, sink: s, client: c, batch: batch, records: s.records(batch)}
 	w.run(ctx)
+	if w.failed.Any() && barren(ctx, c) {
+		s.drop(c)
+	}
 	return w.failed.Err()
 }
 

@@ -494,7 +494,7 @@ func TestEndBetweenChunks(t *testing.T) {
 func TestCreate(t *testing.T) {
 	k := testservers.StartKafka(t, testservers.KafkaSpec{})
 	c := configFor(k.Addr)
-	c.Mode, c.Create = kafka.State, &kafka.Create{Partitions: 3, Replicas: 1, Config: map[string]string{"max.message.bytes": "20000"}}
+	c.Topic, c.Mode, c.Create = topic, kafka.State, &kafka.Create{Partitions: 3, Replicas: 1, Config: map[string]string{"max.message.bytes": "20000"}}
 	var log sinktest.Log
 	s := sinktest.Open(t, c, log.Option)
 	deliver(t, s, sinktest.Events(30, 30))
@@ -508,6 +508,24 @@ func TestCreate(t *testing.T) {
 	if n := s.(sinks.Limited).Limits().MaxEventBytes; n >= 20000 || n < 10000 {
 		t.Errorf("limit %d", n)
 	}
+}
+
+// TestLimitOfAnotherTopic: an event that its topic takes is not too large for the limit of another one.
+func TestLimitOfAnotherTopic(t *testing.T) {
+	k, o := start(t, testservers.KafkaSpec{}, "max.message.bytes", "20000")
+	o.makeTopic("k8s.statefulsets", 1)
+	s := sinktest.Open(t, configFor(k.Addr))
+	deliver(t, s, sinktest.Events(1, 1))
+	large := sinktest.Large(2, 2, 100<<10)
+	err := s.Write(t.Context(), []*event.Event{large})
+	if b, _ := errors.AsType[*sinks.BatchError](err); b == nil || !sinks.IsTooLarge(b.Failed[0]) {
+		t.Errorf("%v", err)
+	}
+	if n := s.(sinks.Limited).Limits().MaxEventBytes; n < 200<<10 {
+		t.Errorf("limit %d", n)
+	}
+	large.Resource.Resource = "statefulsets"
+	deliver(t, s, []*event.Event{large})
 }
 
 // TestWarnings: what may lose acknowledged events is warned about, once.

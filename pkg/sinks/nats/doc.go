@@ -28,7 +28,8 @@
 // not published before.
 //
 // Caveats: what a stream acknowledges is as safe as the stream. One that is kept in
-// memory, or has one replica in a cluster, or remembers ids for less than two
-// minutes, is warned about once. A file stream, too, syncs every two minutes unless
-// the server is configured otherwise.
+// memory, or is written behind the acknowledgement, or drops what no consumer wants, or
+// has one replica in a cluster, or remembers ids for less than two minutes, is warned
+// about once. A file stream, too, syncs every two minutes unless the server is
+// configured otherwise.
 package nats

@@ -547,22 +547,36 @@ func TestFullStreamIsRetried(t *testing.T) {
 	}
 }
 
+// TestWarnings: what may lose what the stream acknowledges is said once.
 func TestWarnings(t *testing.T) {
-	srv, _ := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Duplicates = time.Second })
-	var log bytes.Buffer
-	s := sinktest.Open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	for i := range 3 {
-		if err := s.Write(t.Context(), []*event.Event{sinktest.Event(i, i)}); err != nil {
-			t.Fatal(err)
+	for _, test := range []struct {
+		says   []string
+		change func(c *jetstream.StreamConfig)
+	}{
+		{[]string{"kept in memory", "duplicate window of the stream is short"}, func(c *jetstream.StreamConfig) { c.Duplicates = time.Second }},
+		{[]string{"before it writes them (persist_mode: async)"}, func(c *jetstream.StreamConfig) {
+			c.Storage, c.PersistMode = jetstream.FileStorage, jetstream.AsyncPersistMode
+		}},
+		{[]string{"drops what no consumer wants"}, func(c *jetstream.StreamConfig) {
+			c.Storage, c.Retention = jetstream.FileStorage, jetstream.InterestPolicy
+		}},
+	} {
+		srv, _ := withServer(t, nil, test.change)
+		var log bytes.Buffer
+		s := sinktest.Open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		for i := range 3 {
+			if err := s.Write(t.Context(), []*event.Event{sinktest.Event(i, i)}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for _, want := range []string{"kept in memory", "duplicate window of the stream is short"} {
-		if n := strings.Count(log.String(), want); n != 1 {
-			t.Errorf("%q was said %d times:\n%s", want, n, &log)
+		for _, want := range test.says {
+			if n := strings.Count(log.String(), want); n != 1 {
+				t.Errorf("%q was said %d times:\n%s", want, n, &log)
+			}
 		}
-	}
-	if strings.Contains(log.String(), "one replica") {
-		t.Errorf("a single server is no cluster:\n%s", &log)
+		if n := strings.Count(log.String(), "level=WARN"); n != len(test.says) { // a single server is no cluster, of one replica
+			t.Errorf("%d warnings, want %d:\n%s", n, len(test.says), &log)
+		}
 	}
 }
 

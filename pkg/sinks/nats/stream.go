@@ -92,6 +92,12 @@ func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
 	if cfg.Storage == jetstream.MemoryStorage {
 		s.warnings.Once("", "the stream is kept in memory: what it acknowledges is lost when its servers stop", "stream", cfg.Name)
 	}
+	if cfg.PersistMode == jetstream.AsyncPersistMode {
+		s.warnings.Once("", "the stream acknowledges events before it writes them (persist_mode: async): the last ones are lost when its server is killed", "stream", cfg.Name)
+	}
+	if cfg.Retention == jetstream.InterestPolicy {
+		s.warnings.Once("", "the stream drops what no consumer wants (retention: interest): what it acknowledges is lost while it has no consumer", "stream", cfg.Name)
+	}
 	if info.Cluster != nil && info.Cluster.Name != "" && cfg.Replicas <= 1 {
 		s.warnings.Once("", "the stream has one replica in a cluster: what it acknowledges may be lost with a server", "stream", cfg.Name)
 	}

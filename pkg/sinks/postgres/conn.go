@@ -131,9 +131,19 @@ func (s *sink) config() (*pgconn.Config, error) {
 	}
 	c.ValidateConnect = guarded(c.ValidateConnect)
 	c.ConnectTimeout, c.MaxProtocolMessageBodyLen = s.timeout, maxAnswer
-	c.DialFunc = s.dial
+	c.DialFunc, c.OnNotice = s.dial, notice
 	return c, nil
 }
+
+// notice notes that a commit did not wait for the standbys, as it was cancelled: the server warns, and reports success.
+func notice(c *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		c.CustomData()[alone] = true
+	}
+}
+
+// alone is a key of a connection's data.
+const alone = "committed alone"
 
 // guarded makes an error of a panic of the client's check, which relies on a row with a column.
 func guarded(check pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {

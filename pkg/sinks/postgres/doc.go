@@ -4,7 +4,8 @@
 // Guarantees:
 //
 //   - Accepted means that the transaction with the event is committed. A batch is one transaction,
-//     in one round trip, so that both tables always agree.
+//     in one round trip, so that both tables always agree. Where the server has synchronous standbys, they have it, too, also if
+//     the batch comes again and there is nothing to write.
 //   - Exactly once: history has an event's id as its key, and objects takes a state only above the
 //     sequence that it has. A batch that is written again, or cut elsewhere after a crash, changes nothing.
 //   - An object that is deleted, or that leaves the watch's selection, keeps its row, with deleted_at: an

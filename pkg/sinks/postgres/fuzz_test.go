@@ -137,3 +137,32 @@ func FuzzServer(f *testing.F) {
 		<-ended
 	})
 }
+
+// TestOpenTransaction: a server, or what stands between, that ends its answer within a transaction has not committed.
+func TestOpenTransaction(t *testing.T) {
+	t.Setenv("POSTGRES_TEST_URL", "postgres://me@127.0.0.1:1/db?sslmode=disable")
+	for end, want := range map[string]string{ready: "", "ZT": "has not ended the transaction"} {
+		c := NewConfig()
+		c.URL = sinks.Secret{Env: "POSTGRES_TEST_URL"}
+		opened, err := c.Open(t.Context(), sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := opened.(*sink)
+		var parts [][]byte
+		for _, part := range []string{greeting, writable, settings, tables, written + written + string(frames(end))} {
+			parts = append(parts, []byte(part))
+		}
+		client, ended := testkit.Script(2*time.Second, parts...)
+		s.network = func(context.Context, string, string) (net.Conn, error) { return client, nil }
+		err = s.Write(t.Context(), samples.Events(2, 2))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want %q", end, err, want)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_ = client.Close() // the sink may not have come to it
+		<-ended
+	}
+}

@@ -119,6 +119,19 @@ func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) 
 	if end := p.Close(); err == nil {
 		err = end
 	}
+	if err == nil && c.TxStatus() != 'I' {
+		err = errors.New("the server has not ended the transaction")
+	}
+	written := 0
+	for _, n := range counts {
+		written += n.written
+	}
+	if err == nil && written == 0 {
+		err = c.exec(ctx, awaitStandbys)
+	}
+	if err == nil && c.CustomData()[alone] != nil {
+		err = errors.New("the commit was cancelled while it waited for synchronous standbys")
+	}
 	if err != nil {
 		return fmt.Errorf("write: %w", wire.Caused(ctx, err))
 	}
@@ -127,6 +140,10 @@ func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) 
 	}
 	return nil
 }
+
+// awaitStandbys writes to the log where the server has synchronous standbys, and nothing else. A transaction that writes
+// nothing does not wait for them, and what it found may have been committed by one that was cut off while it waited.
+const awaitStandbys = "select pg_logical_emit_message(true, 'watcherd', '') where current_setting('synchronous_standby_names') <> ''"
 
 // counted is what a statement was to write, and wrote.
 type counted struct {

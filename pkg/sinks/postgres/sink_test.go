@@ -365,6 +365,60 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// until waits for a row of a query.
+func until(t *testing.T, p *testservers.Postgres, sql string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); len(p.Exec(sql)) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no row in time: %s", sql)
+		}
+	}
+}
+
+func setStandbys(t *testing.T, p *testservers.Postgres, names string) {
+	t.Helper()
+	p.Exec("alter system set synchronous_standby_names = '" + names + "'")
+	p.Exec("select pg_reload_conf()")
+	until(t, p, "select where current_setting('synchronous_standby_names') = '"+names+"'")
+}
+
+// TestStandby: what a standby has to have is not accepted before, nor when it comes again and is committed without it.
+func TestStandby(t *testing.T) {
+	for _, tables := range [][]postgres.Table{{postgres.History}, {postgres.Objects}, {postgres.History, postgres.Objects}} {
+		p := start(t, testservers.PostgresSpec{})
+		c := configFor(t, p)
+		c.Tables, c.Timeout = tables, sinks.Duration(time.Second)
+		s := sinktest.Open(t, c)
+		events := sinktest.Events(2, 2)
+		mustWrite(t, s, events[0])
+		setStandbys(t, p, "standby")
+		for range 2 {
+			sinktest.WantClass(t, s.Write(t.Context(), events), sinks.ClassRetry, "no answer in time")
+		}
+		setStandbys(t, p, "")
+		mustWrite(t, s, events...)
+		mustWrite(t, s, events...)
+	}
+}
+
+// TestCancelledStandby: a commit whose wait for standbys is cancelled is not accepted. The server warns, and reports success.
+func TestCancelledStandby(t *testing.T) {
+	p := start(t, testservers.PostgresSpec{})
+	s := sinktest.Open(t, configFor(t, p))
+	events := sinktest.Events(2, 2)
+	mustWrite(t, s, events[0])
+	setStandbys(t, p, "standby")
+	failed := make(chan error, 1)
+	go func() { failed <- s.Write(t.Context(), events) }()
+	until(t, p, "select pg_cancel_backend(pid) from pg_stat_activity where usename = 'watcherd' and wait_event = 'SyncRep'")
+	sinktest.WantClass(t, <-failed, sinks.ClassRetry, "standbys")
+	setStandbys(t, p, "")
+	mustWrite(t, s, events...)
+	if got := len(history(p)); got != 2 {
+		t.Errorf("%d rows", got)
+	}
+}
+
 // TestDocumentation runs the SQL of the page, in its order. Its queries answer what they are there for.
 func TestDocumentation(t *testing.T) {
 	blocks := documented(t)
