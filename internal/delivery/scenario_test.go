@@ -331,7 +331,7 @@ func (w *world) play(t *testing.T) {
 			c.Rate = w.Rate
 			c.Decoding = w.decoding.Load
 			if w.Beats {
-				c.Heartbeat = Heartbeat{Every: 700 * time.Millisecond, Make: func() *event.Event { return &event.Event{Type: event.Heartbeat, ID: "beat"} }}
+				c.Heartbeat = Heartbeat{Every: 7 * time.Second, Make: func() *event.Event { return &event.Event{Type: event.Heartbeat, ID: "beat"} }}
 			}
 		})
 		last := i == len(w.Ends)

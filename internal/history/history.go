@@ -110,6 +110,8 @@ type Unread struct {
 	Namespace string    `json:"namespace,omitempty"` // empty: all
 	Since     time.Time `json:"since"`
 	Cause     string    `json:"cause"`
+
+	Forbidden bool `json:"-"` // no watch may read it: what never was read is not missed in answers about all resources
 }
 
 // Object names an object. Of the resource, group and name count.
@@ -638,7 +640,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	add := func(feed, cause string, since time.Time) {
 		partition, in := ledger.SplitFeed(feed)
 		gr, _ := ledger.SplitPartition(partition)
-		list = append(list, Unread{gr.String(), in, since, cause})
+		list = append(list, Unread{Resource: gr.String(), Namespace: in, Since: since, Cause: cause})
 	}
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
 		if !concerned(feed) {
@@ -676,7 +678,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		begun = to // the log has nothing before it
 	}
 	for _, feed := range slices.Sorted(maps.Keys(fresh)) {
-		if u := fresh[feed]; concerned(feed) && u != (Unread{}) {
+		if u := fresh[feed]; concerned(feed) && u != (Unread{}) && (resource != nil || !u.Forbidden) {
 			add(feed, u.Cause, begun)
 		}
 	}
@@ -697,7 +699,7 @@ func (r *Reader) unselectedNamespace(resource *event.Resource, namespace string,
 		case c.HistorySince.IsZero() || c.MayRead(namespace):
 			selected = true
 		case c.HistorySince.Before(to): // the rules may have become narrower later: what is recorded of them does not have when
-			list = append(list, Unread{gr.String(), namespace, c.HistorySince, "no watch selects the namespace"})
+			list = append(list, Unread{Resource: gr.String(), Namespace: namespace, Since: c.HistorySince, Cause: "no watch selects the namespace"})
 		}
 		return nil
 	})

@@ -246,30 +246,46 @@ func TestUnreadBeforeDiscovery(t *testing.T) {
 	eventually(t, "complete again", func() bool { return l.span(&about, begun).Complete && l.span(nil, begun).Complete })
 }
 
-// TestUnreadSinceEver: a namespace that could not be read from the beginning is unread in answers about all namespaces, and about
-// all resources.
+// TestUnreadSinceEver: a namespace that could not be read from the beginning is unread in answers about all namespaces, and in those
+// about all resources unless the watch may not read it.
 func TestUnreadSinceEver(t *testing.T) {
-	api, _ := podServer(t, 1)
-	g := &gate{path: "/api/v1/namespaces/closed/pods"}
-	g.code.Store(http.StatusForbidden)
-	api.Intercept(g.answer)
-	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns", "closed"} })))
-	about, h := event.Resource{Resource: "pods"}, l.m.Reader().History()
-	in := func(namespace string) past.Span {
-		t.Helper()
-		p, err := h.Query(t.Context(), past.Query{Filter: past.Filter{Resource: &about, Namespace: namespace, From: time.Now()}, Limit: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Span
+	for code, all := range map[int64]int{http.StatusForbidden: 0, http.StatusServiceUnavailable: 1} {
+		t.Run(http.StatusText(int(code)), func(t *testing.T) {
+			api, _ := podServer(t, 1)
+			g := &gate{path: "/api/v1/namespaces/closed/pods"}
+			g.code.Store(code)
+			api.Intercept(g.answer)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+			l.apply(l.state(committest.PodWatch(func(w *plan.Watch) { w.Namespaces = []string{"ns", "closed"} })))
+			about, h := event.Resource{Resource: "pods"}, l.m.Reader().History()
+			in := func(namespace string) past.Span {
+				t.Helper()
+				p, err := h.Query(t.Context(), past.Query{Filter: past.Filter{Resource: &about, Namespace: namespace, From: time.Now()}, Limit: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p.Span
+			}
+			eventually(t, "one namespace is read, and the other is not", func() bool {
+				s := in("closed")
+				return in("ns").Complete && len(s.Unread) == 1 && s.Unread[0].Cause != "its watch has not begun"
+			})
+			for _, of := range []struct {
+				span   past.Span
+				unread int
+			}{{in("closed"), 1}, {l.span(&about, time.Now()), 1}, {l.span(nil, time.Now()), all}} {
+				s := of.span
+				if s.Complete != (of.unread == 0) || len(s.Unread) != of.unread {
+					t.Errorf("while the other namespace has never been read: %+v", s)
+				}
+				for _, u := range s.Unread {
+					if u.Namespace != "closed" || u.Cause == "" || u.Since.IsZero() {
+						t.Errorf("unread: %+v", u)
+					}
+				}
+			}
+			g.code.Store(0)
+			eventually(t, "complete", func() bool { return l.span(&about, time.Now()).Complete && l.span(nil, time.Now()).Complete })
+		})
 	}
-	eventually(t, "one namespace is read", func() bool { return in("ns").Complete })
-	for _, s := range []past.Span{in("closed"), l.span(&about, time.Now()), l.span(nil, time.Now())} {
-		if s.Complete || len(s.Unread) != 1 || s.Unread[0].Namespace != "closed" || s.Unread[0].Cause == "" || s.Unread[0].Since.IsZero() {
-			t.Errorf("while the other namespace has never been read: %+v", s)
-		}
-	}
-	g.code.Store(0)
-	eventually(t, "complete", func() bool { return l.span(&about, time.Now()).Complete && l.span(nil, time.Now()).Complete })
 }

@@ -117,7 +117,7 @@ func (r *Reader) reading(settle func(feed string) bool, to time.Time) (feeds map
 			continue
 		}
 		w := s.Informer.Watch()
-		switch u := (history.Unread{Since: w.UnreadSince, Cause: w.Message}); {
+		switch u := (history.Unread{Since: w.UnreadSince, Cause: w.Message, Forbidden: w.State == dynamicfactory.StateForbidden}); {
 		case w.State == dynamicfactory.StateWatching && u.Since.IsZero() && !(paused && w.InFlight > 0):
 			feeds[s.ID] = history.Unread{}
 			if settle == nil || !settle(s.ID) {
