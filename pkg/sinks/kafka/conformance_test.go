@@ -45,6 +45,7 @@ func TestConformance(t *testing.T) {
 				return sinktest.Destination{
 					Config: func() sinks.Config {
 						c := configFor(k.Addr)
+						c.Topic = topic // of several, each has a limit of its own
 						c.Timeout = sinks.Duration(2 * time.Second)
 						c.TLS = &sinks.TLS{CAFile: "ca.pem"}
 						c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "me", Password: &sinks.Secret{Env: "KAFKA_TEST_PASSWORD"}}
