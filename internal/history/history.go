@@ -670,7 +670,10 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		}
 		return nil
 	})
-	if err != nil {
+	maps.DeleteFunc(fresh, func(feed string, u Unread) bool {
+		return !concerned(feed) || u == (Unread{}) || resource == nil && u.Forbidden
+	})
+	if err != nil || len(fresh) == 0 {
 		return list, err
 	}
 	_, begun, err := r.horizon()
@@ -678,9 +681,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 		begun = to // the log has nothing before it
 	}
 	for _, feed := range slices.Sorted(maps.Keys(fresh)) {
-		if u := fresh[feed]; concerned(feed) && u != (Unread{}) && (resource != nil || !u.Forbidden) {
-			add(feed, u.Cause, begun)
-		}
+		add(feed, fresh[feed].Cause, begun)
 	}
 	return list, err
 }

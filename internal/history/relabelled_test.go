@@ -7,42 +7,44 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// namespaced has the world's watch select pods by a label of their namespace, which is "prod" first, and returns a function that changes it.
-func (w *world) namespaced(stopped <-chan struct{}) (relabel func(env string)) {
-	namespaces := w.c.NamespaceHandler(stopped)
-	namespace := func(env string) *compact.Object {
-		w.version++
-		return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns","uid":"n","resourceVersion":"%d","labels":{"env":%q}}}`, w.version, env))
-	}
-	prod := namespace("prod")
-	namespaces.OnAdd(prod, true)
-	namespaces.Synced(map[string]struct{}{"ns": {}})
-	w.watch.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
-	var err error
-	w.watch.Filter, err = w.watch.Selection.Filter()
-	w.must(err)
-	w.reload()
-	w.rest()
-	return func(env string) {
-		namespaces.OnUpdate(prod, namespace(env))
-		w.rest()
-	}
-}
-
-// An object that left the selection of a watch with the labels of its namespace is not taken for one that was never there, also if
-// it ended since, which no record shows.
-func TestEndAfterItsNamespaceLeft(t *testing.T) {
+// relabelling plays with a world whose watch selects pods by a label of their namespace, which is "prod" first, and which relabel changes.
+func relabelling(t *testing.T, play func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string))) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, time.Hour)
 		defer w.end()
 		stopped := make(chan struct{})
 		defer close(stopped)
-		relabel := w.namespaced(stopped)
-		h := w.c.Handler(w.feed)
+		namespaces := w.c.NamespaceHandler(stopped)
+		namespace := func(env string) *compact.Object {
+			w.version++
+			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns","uid":"n","resourceVersion":"%d","labels":{"env":%q}}}`, w.version, env))
+		}
+		prod := namespace("prod")
+		namespaces.OnAdd(prod, true)
+		namespaces.Synced(map[string]struct{}{"ns": {}})
+		w.watch.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
+		var err error
+		w.watch.Filter, err = w.watch.Selection.Filter()
+		w.must(err)
+		w.reload()
+		w.rest()
+		play(t, w, w.c.Handler(w.feed), func(env string) {
+			namespaces.OnUpdate(prod, namespace(env))
+			w.rest()
+		})
+	})
+}
+
+// An object that left the selection of a watch with the labels of its namespace is not taken for one that was never there, also if
+// it ended since, which no record shows.
+func TestEndAfterItsNamespaceLeft(t *testing.T) {
+	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
 		h.OnAdd(w.object("a", "u1"), false)
 		w.rest()
 		w.trim(w.st.LogStats().Last)
@@ -83,13 +85,7 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 // What changed after an object left the selection of a watch with the labels of its namespace, which no record shows, leaves what was
 // recorded before known.
 func TestChangeAfterItsNamespaceLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, time.Hour)
-		defer w.end()
-		stopped := make(chan struct{})
-		defer close(stopped)
-		relabel := w.namespaced(stopped)
-		h := w.c.Handler(w.feed)
+	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
 		first, second := w.object("a", "u1"), w.object("a", "u1")
 		h.OnAdd(first, false)
 		added := w.rest()
