@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
@@ -368,11 +369,7 @@ func TestFailover(t *testing.T) {
 // until waits for a row of a query.
 func until(t *testing.T, p *testservers.Postgres, sql string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); len(p.Exec(sql)) == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("no row in time: %s", sql)
-		}
-	}
+	waittest.Until(t, "a row of "+sql, func() bool { return len(p.Exec(sql)) > 0 })
 }
 
 func setStandbys(t *testing.T, p *testservers.Postgres, names string) {
