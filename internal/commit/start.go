@@ -136,12 +136,16 @@ func (c *Committer) Prepare(s *Feed) error {
 	}
 	s.floor = s.resume.Reached()
 	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
-	if !empty {
-		s.listed = map[uint64]struct{}{}
-		if !ok && !s.forgot && err == nil {
-			s.Log.Error("the position of a watch is missing, as after a repair of the store: it starts with a list")
-			s.forgot = true
-		}
+	if err != nil || empty {
+		return err
+	}
+	s.listed = map[uint64]struct{}{}
+	if ok || s.forgot {
+		return nil
+	}
+	expiring, err := c.ledger.Expiring(s.Partition, s.ID)
+	if s.forgot = !expiring && err == nil; s.forgot {
+		s.Log.Error("the position of a watch is missing, as after a repair of the store: it starts with a list")
 	}
 	return err
 }

@@ -124,6 +124,31 @@ func StoreError(err error, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrStore, fmt.Sprintf(format, args...), err)
 }
 
+// Expiring reports whether a crash has cut an expiry of a feed's states short, so that they may be left without
+// the checkpoint: the note by which they expire goes after them, and has the time that the expiry noted.
+func (l *Ledger) Expiring(partition, feed string) (bool, error) {
+	all := FeedID(partition, "")
+	for _, keys := range [...][2]string{
+		{ExpiredMeta + all, UnwatchedMeta + partition}, {ExpiredMeta + all, UnwatchedInMeta + all}, {ExpiredMeta + feed, UnwatchedInMeta + feed},
+	} {
+		var noted [2]time.Time
+		for i, key := range keys {
+			value, _, err := l.store.Meta(key)
+			if IgnoreUnreadable(err) != nil {
+				return false, StoreError(err, "note of %s", feed)
+			}
+			noted[i], _ = time.Parse(time.RFC3339, string(value)) // none, as a damaged one, is zero
+		}
+		if expired, unwatched := noted[0], noted[1]; !unwatched.IsZero() && expired.Equal(ExpiredAt(unwatched)) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ExpiredAt returns what an expiry notes of states that are unwatched since a time, rounded down.
+func ExpiredAt(unwatched time.Time) time.Time { return unwatched.Add(time.Second) }
+
 // Unwatched reports whether it is noted that no watch covers a part of the ledger.
 func (l *Ledger) Unwatched(partition string) (bool, error) {
 	_, noted, err := l.store.Meta(UnwatchedMeta + partition)

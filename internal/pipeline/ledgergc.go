@@ -282,7 +282,7 @@ func (m *Manager) dropCheckpoints(partition, key string, since time.Time, ids ..
 	b := m.store.NewBatch()
 	defer b.Discard()
 	if !since.IsZero() {
-		b.PutMeta(key, noteTime(since.Add(time.Second))) // notes are rounded down
+		b.PutMeta(key, noteTime(ledger.ExpiredAt(since)))
 	}
 	for _, id := range ids {
 		b.DeleteMeta(ledger.CheckpointMeta(id))
