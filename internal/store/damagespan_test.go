@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/internal/store/layout"
-	"github.com/watcherd/watcherd/internal/store/salvage"
 	"github.com/watcherd/watcherd/internal/testkit"
 )
 
@@ -143,17 +143,7 @@ func TestExportWithoutIndex(t *testing.T) {
 // damageIndex flips a byte of the index of a table.
 func damageIndex(t *testing.T, fs vfs.FS, name string) {
 	t.Helper()
-	b := content(t, fs, name)
-	if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
-		l, err := r.Layout()
-		if err == nil {
-			b[l.Index[0].Offset+10] ^= 0x55
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	patchFile(t, fs, name, b)
+	flipIn(t, fs, name, func(l *sstable.Layout) []block.Handle { return l.Index[:1] })
 }
 
 // TestExportBesideTheIndex wants the same of a store that opens.

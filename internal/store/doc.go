@@ -78,14 +78,15 @@
 // Opened over damage to what the log shows, too: unreadable marks are made again of the records, and in place of unreadable pins of
 // replays the whole log is kept until their queue is delivered. Counters, names and the version of the layout are vital.
 //
-// Repaired while it runs. When a compaction, or a reader of a queue or the log, fails on a damaged block, [Store.Run]
+// Repaired while it runs. When a compaction, or a reader of a queue, the log or a state, fails on a damaged block, [Store.Run]
 // overwrites the block with an empty one (repair.go), as all writes would stop
 // otherwise. Entries whose record was in it become dead letters; one dead letter stands
 // for lost entries. Who reads the log, or headlines, finds them unreadable later, too.
 // Counters, names and marks are restored from memory. A lost ledger
 // entry, metadata value or note is absent or has an older value; the log line names the
-// range. A lost tombstone of the ledger brings the entry back. Damage to the index or
-// footer of a table is not repaired: the store fails before it blocks writes.
+// range. A lost tombstone of the ledger brings the entry back. A damaged index or filter of a
+// table is made again from its blocks, also while the store is opened. Other damage to a
+// table is not repaired: the store fails before it blocks writes.
 //
 // # What may not
 //

@@ -81,7 +81,7 @@ func (s *Store) loseLog(lost ...layout.Range) error {
 }
 
 func (s *Store) loadLostLog() error {
-	value, ok, err := s.get(layout.LostLogKey())
+	value, ok, err := s.getAtStart(layout.LostLogKey())
 	if err != nil || !ok {
 		return ignore(err, ErrUnreadable)
 	}

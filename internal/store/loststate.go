@@ -94,7 +94,7 @@ func (l *lostStates) put(b *pebble.Batch) error {
 }
 
 func (s *Store) loadLostStates() error {
-	value, ok, err := s.get(layout.LostStatesKey())
+	value, ok, err := s.getAtStart(layout.LostStatesKey())
 	if err == nil && ok {
 		s.lost.ranges, err = layout.ParseRanges(value)
 	}

@@ -17,7 +17,7 @@ import (
 func spaces(t *testing.T, fs vfs.FS) (all []string) {
 	t.Helper()
 	for _, name := range dataFiles(t, fs, ".sst") {
-		if err := salvage.DataBlocks(content(t, fs, name), func(data []byte) error {
+		if err := salvage.DataBlocks(content(t, fs, name), func(_ int, data []byte) error {
 			var in []byte
 			err := salvage.BlockKeys(data, func(_ pebble.InternalKeyKind, key, _ []byte, _ uint64) error {
 				if !bytes.Contains(in, key[:1]) {

@@ -269,33 +269,66 @@ func (s *Store) repairTables() error {
 	}
 }
 
-// repairTable removes the damaged blocks from a table. After an error it may be called again.
-func (s *Store) repairTable(path string) error {
+// patchesOf returns what removes the damage from a table; none if there is no damage, or no such table.
+func (s *Store) patchesOf(path string) ([]salvage.Patch, error) {
 	levels, err := s.db.SSTables()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tables := slices.Concat(levels...)
 	i := slices.IndexFunc(tables, func(t pebble.SSTableInfo) bool {
 		return filepath.Base(path) == t.BackingSSTNum.String()+".sst"
 	})
 	if i < 0 {
-		return s.recountLost() // no compaction reads it any more
+		return nil, nil // no compaction reads it any more
 	}
 	content, err := engine.ReadTable(s.opts.FS, path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	patches, err := salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
+	return salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
+}
+
+// mended calls f, and again behind each damaged index or filter that it meets and that is made again without a loss: what a store
+// needs to be opened may be behind it.
+func (s *Store) mended(f func() error) error {
+	for tables := 0; ; tables++ {
+		err := f()
+		info := pebble.ExtractDataCorruptionInfo(err)
+		if info == nil || tables == maxDamagedTables {
+			return err
+		}
+		patches, patchErr := s.patchesOf(info.Path)
+		if patchErr != nil || len(patches) == 0 || len(lostBy(patches)) > 0 {
+			return err
+		}
+		if failed := s.files.Repair(func() error { return s.overwrite(info.Path, patches) }); failed != nil {
+			return errors.Join(err, failed)
+		}
+	}
+}
+
+// getAtStart is get of what a start does without if it cannot be read.
+func (s *Store) getAtStart(key []byte) (value []byte, ok bool, err error) {
+	err = s.mended(func() (err error) {
+		value, ok, err = s.get(key)
+		return err
+	})
+	return value, ok, err
+}
+
+// repairTable removes the damaged blocks from a table. After an error it may be called again.
+func (s *Store) repairTable(path string) error {
+	patches, err := s.patchesOf(path)
 	if err != nil {
 		return err
 	}
 	if len(patches) == 0 {
 		return s.recountLost()
 	}
-	for _, p := range patches {
-		if !slices.ContainsFunc(s.damaged.uncounted, p.Lost.Equal) { // else by an attempt that failed, and may have removed it
-			s.damaged.uncounted = append(s.damaged.uncounted, p.Lost)
+	for _, lost := range lostBy(patches) {
+		if !slices.ContainsFunc(s.damaged.uncounted, lost.Equal) { // else by an attempt that failed, and may have removed it
+			s.damaged.uncounted = append(s.damaged.uncounted, lost)
 		}
 	}
 	// Writes are blocked until the overwrite.
@@ -308,9 +341,9 @@ func (s *Store) repairTable(path string) error {
 
 // removeBlocks does the steps 1 and 2, the second first if writes are blocked.
 func (s *Store) removeBlocks(path string, patches []salvage.Patch, blocked bool) error {
-	lost := make([]layout.Range, len(patches))
-	for i := range patches {
-		lost[i] = patches[i].Lost
+	lost := lostBy(patches)
+	if len(lost) == 0 {
+		return s.files.Repair(func() error { return s.overwrite(path, patches) })
 	}
 	s.loseStates(lost...)
 	return s.files.Repair(func() error {
@@ -333,9 +366,18 @@ func (s *Store) removeBlocks(path string, patches []salvage.Patch, blocked bool)
 	})
 }
 
+func lostBy(patches []salvage.Patch) (lost []layout.Range) {
+	for _, p := range patches {
+		if p.Loses() {
+			lost = append(lost, p.Lost)
+		}
+	}
+	return lost
+}
+
 // overwrite replaces the table by one with the patches.
 func (s *Store) overwrite(path string, patches []salvage.Patch) error {
-	if s.sequencer != nil {
+	if s.sequencer != nil && len(lostBy(patches)) > 0 {
 		if err := s.files.NoteLoss(); err != nil {
 			return err
 		}
@@ -351,6 +393,10 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 		return err
 	}
 	for _, p := range patches {
+		if !p.Loses() {
+			s.opts.Logger.Warn("a damaged index or filter of a table was made again; nothing is lost", "file", filepath.Base(path))
+			continue
+		}
 		s.metrics.repaired.Inc()
 		s.opts.Logger.Error("removed a damaged block from a table; keys that only it held are lost",
 			"file", filepath.Base(path), "lost", p.Lost.String())

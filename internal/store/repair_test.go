@@ -657,6 +657,119 @@ func TestDamagedTableIsNotReadInALoop(t *testing.T) {
 	})
 }
 
+// TestRepairOfAnIndex damages the index of a table in which one queue ends and the next begins: nothing is lost, nor what
+// is written after that.
+func TestRepairOfAnIndex(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *Store { return openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables}) }
+	s := open()
+	ensure(t, s, "a")
+	ensure(t, s, "b")
+	const events = 20_000
+	for range events / 1000 {
+		appendN(t, s, 1000, "a", "b")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, s)
+	levels, err := s.db.SSTables()
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := layout.SinkPrefix(layout.PrefixQueue, 1), layout.SinkPrefix(layout.PrefixQueue, 2)
+	damaged := 0
+	for _, table := range slices.Concat(levels...) {
+		if low, high := table.Smallest.UserKey, table.Largest.UserKey; bytes.Compare(a, low) < 0 && bytes.Compare(low, b) < 0 && bytes.Compare(b, high) < 0 {
+			damaged += flipIn(t, fs, table.BackingSSTNum.String()+".sst", func(l *sstable.Layout) []block.Handle { return l.Index })
+		}
+	}
+	if damaged == 0 {
+		t.Fatal("no table")
+	}
+	s = open()
+	t.Cleanup(runStore(t, s))
+	eventually(t, "the store runs", s.running.Load)
+	appendN(t, s, 100, "a")
+	for sink, want := range map[string]int{"a": events + 100, "b": events} {
+		q, got := ensure(t, s, sink), 0
+		for items := read(t, q, 0, 1000); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 1000) {
+			got += len(items)
+		}
+		if st := q.Stats(); got != want || st.Length != int64(want) || st.DeadLetters != 0 {
+			t.Errorf("%d of %d entries of %s: %+v", got, want, sink, st)
+		}
+	}
+}
+
+// TestRepairOfAFilter damages the filters of all tables, which are asked for single keys.
+func TestRepairOfAFilter(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *Store { return openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables}) }
+	s := open()
+	ensure(t, s, "a")
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	const states = 3000
+	for range 3 { // the last level has no filters: more than it takes at once
+		for i := range states {
+			commitOne(t, s, name(i), noise(1000))
+		}
+		settled(t, s)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	for _, table := range dataFiles(t, fs, ".sst") {
+		damaged += flipIn(t, fs, table, func(l *sstable.Layout) (handles []block.Handle) {
+			for _, f := range l.Filter {
+				handles = append(handles, f.Handle)
+			}
+			return handles
+		})
+	}
+	if damaged == 0 {
+		t.Fatal("no filter")
+	}
+	s = open()
+	t.Cleanup(runStore(t, s))
+	eventually(t, "the states can be read", func() bool {
+		for i := range states {
+			if _, ok, err := s.State("objects", name(i), nil); !ok || err != nil {
+				return false
+			}
+		}
+		return true
+	})
+	if partitions, _ := s.LostStates(); len(partitions) > 0 {
+		t.Errorf("states of %q count as lost", partitions)
+	}
+}
+
+// flipIn flips a byte of blocks of a table, and returns their number.
+func flipIn(t *testing.T, fs vfs.FS, name string, of func(l *sstable.Layout) []block.Handle) (n int) {
+	t.Helper()
+	b := content(t, fs, name)
+	if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
+		l, err := r.Layout()
+		if err == nil {
+			for _, h := range of(l) {
+				b[h.Offset+10] ^= 0x55
+				n++
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	patchFile(t, fs, name, b)
+	return n
+}
+
 // damageBlock flips a byte in the nth data block of all tables.
 func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
 	t.Helper()

@@ -116,6 +116,9 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 	var buf [96]byte
 	at := layout.AppendStateKey(buf[:0], p.id, key)
 	dst, ok, err := s.appendGet(dst, at)
+	if err != nil {
+		s.damaged.report(err)
+	}
 	if err == nil && !ok {
 		err = s.lost.in(at, append(at, 0))
 	}

@@ -58,7 +58,7 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		CompactionConcurrencyRange:  func() (int, int) { return 1, int(SizeFor(maxBytes, 512<<20, 1, 2)) },
 	}
 	// Small files everywhere: a file whose records are all deleted is dropped
-	// whole, and a damaged index costs one file.
+	// whole, and damage that cannot be repaired costs one file.
 	for i := range o.TargetFileSizes {
 		o.TargetFileSizes[i] = SizeFor(maxBytes, 64, minTableSize, tableSize)
 	}

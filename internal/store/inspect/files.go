@@ -67,11 +67,12 @@ func (e *exporter) unindexed(i *inspection) error {
 		return err
 	}
 	for _, name := range tables {
+		var patches []salvage.Patch
 		content, err := engine.ReadTable(i.fs, i.fs.PathJoin(i.dataPath(), name))
 		if err == nil {
-			_, err = salvage.FindPatches(content, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
+			patches, err = salvage.FindPatches(content, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
 		}
-		if err == nil {
+		if err == nil && !slices.ContainsFunc(patches, func(p salvage.Patch) bool { return !p.Loses() }) {
 			continue
 		}
 		if err := e.table(i, name, func([]byte) bool { return true }); err != nil {
@@ -113,11 +114,15 @@ func (e *exporter) table(i *inspection, name string, wanted func(key []byte) boo
 		if err := e.fileDamage(name, err, wanted); err != nil {
 			return err
 		}
-		return e.fileDamage(name, salvage.DataBlocks(content, func(data []byte) error { return salvage.BlockKeys(data, version) }), wanted)
+		return e.fileDamage(name, salvage.DataBlocks(content, func(_ int, data []byte) error { return salvage.BlockKeys(data, version) }), wanted)
 	}
 	for _, p := range patches {
 		copy(content[p.Offset:], p.Data)
-		if err := e.fileDamage(name+": "+p.Lost.String(), errBlock, wanted); err != nil {
+		what := "an index or a filter"
+		if p.Loses() {
+			what = p.Lost.String()
+		}
+		if err := e.fileDamage(name+": "+what, errBlock, wanted); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func (tab *table) read(t testing.TB, content []byte, f func(key []byte)) {
 				t.Errorf("a patched table needs %d patches: %v", len(again), err)
 			}
 		}
-		_ = DataBlocks(content, func(data []byte) error { // what it finds of a damaged table is found
+		_ = DataBlocks(content, func(_ int, data []byte) error { // what it finds of a damaged table is found
 			return BlockKeys(data, func(_ pebble.InternalKeyKind, key, _ []byte, _ uint64) error {
 				f(key)
 				return nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"runtime/debug"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -24,20 +25,24 @@ import (
 // for that compaction. Pebble cannot take a block out of a table. So the block is
 // overwritten in place with an empty one of the same length: the indexes, the other
 // blocks and the size of the file, which is in the MANIFEST, do not change. A crash
-// in between leaves a damaged block.
+// in between leaves a damaged block. An index is made again from its blocks, and in place of a filter comes one that lets all
+// keys pass.
 
-// Patch is an empty block in place of a damaged one of a table file.
+// Patch is a block in place of a damaged one of a table file.
 type Patch struct {
 	Offset int64 // in the file
 	Data   []byte
-	Lost   layout.Range // the keys that the damaged block may have held
+	Lost   layout.Range // the keys that the damaged block may have held; none if it was one of an index or a filter
 }
 
-// errNoPatch: the damage is not in a data block.
-var errNoPatch = errors.New("the index or the footer of the table is damaged")
+// Loses reports whether keys may be lost.
+func (p *Patch) Loses() bool { return p.Lost.Upper != nil }
+
+// errNoPatch: the damage is elsewhere.
+var errNoPatch = errors.New("the table is damaged where it cannot be repaired")
 
 // FindPatches reads a table file with its smallest and largest key, and returns a patch
-// for each damaged data block.
+// for each damaged block of data, of an index or of a filter.
 func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -45,19 +50,20 @@ func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches 
 			err = panicked(r)
 		}
 	}()
-	t := tableFile{content: content}
-	err = WithTableContent(content, t.open)
-	if err != nil {
+	t := tableFile{content: content, smallest: smallest.UserKey, largest: largest.UserKey}
+	if err := WithTableContent(content, t.open); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
 	}
 	lower, table := smallest.UserKey, xxhash.Sum64(content)
 	for i, d := range t.data {
-		upper := d.separator
-		if bytes.Compare(upper, largest.UserKey) > 0 {
-			upper = largest.UserKey
-		}
 		if !t.valid(d.Handle) {
-			h := hole{Range: layout.Range{Lower: lower, Upper: upper}, unique: table + d.Offset}
+			h := hole{Range: layout.Range{Lower: lower, Upper: d.separator}, unique: table + d.Offset}
+			if d.damage != nil {
+				h.Range = *d.damage
+			}
+			if bytes.Compare(h.Upper, largest.UserKey) > 0 {
+				h.Upper = largest.UserKey
+			}
 			if i == len(t.data)-1 && !largest.IsExclusiveSentinel() {
 				h.others = append(h.others, largest)
 			}
@@ -66,19 +72,20 @@ func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches 
 			if err != nil {
 				return nil, err
 			}
-			t.seal(data)
-			patches = append(patches, Patch{Offset: int64(d.Offset), Data: data, Lost: h.Range})
+			t.patch(d.Handle, data, h.Range)
 		}
 		lower = d.separator
 	}
-	return patches, t.verify(patches)
+	return t.patches, t.verify()
 }
 
 // tableFile is a table's contents with the index of its data blocks.
 type tableFile struct {
-	content  []byte
-	checksum block.Checksummer
-	data     []dataBlock
+	content           []byte // with the patches
+	smallest, largest []byte // keys
+	checksum          block.Checksummer
+	data              []dataBlock
+	patches           []Patch
 }
 
 // dataBlock is a block whose keys are greater than the separator of the one before
@@ -86,8 +93,12 @@ type tableFile struct {
 type dataBlock struct {
 	block.Handle
 	separator []byte
+	damage    *layout.Range // if the separators do not bound the keys
 }
 
+func (d *dataBlock) end() uint64 { return d.Offset + d.Length + block.TrailerLen }
+
+// open reads the indexes, and patches what is damaged of them and of the filter.
 func (t *tableFile) open(r *sstable.Reader) error {
 	t.checksum.Init(r.BlockReader().ChecksumType())
 	format, err := r.TableFormat()
@@ -104,48 +115,205 @@ func (t *tableFile) open(r *sstable.Reader) error {
 	if n == 0 || m == 0 {
 		return layout.ErrMalformed
 	}
-	if !r.Attributes.Has(sstable.AttributeTwoLevelIndex) {
-		t.data, err = t.index(nil, index)
-		return err
-	}
-	top, err := t.index(nil, index)
-	for _, i := range top {
-		if err == nil {
-			t.data, err = t.index(t.data, i.Handle)
+	indexes := []dataBlock{{Handle: index}}
+	if r.Attributes.Has(sstable.AttributeTwoLevelIndex) {
+		if !t.valid(index) {
+			parts, err := t.findIndexes(index.Offset)
+			if err == nil {
+				err = t.patchIndex(index, parts)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if indexes, err = t.index(index); err != nil {
+			return err
 		}
 	}
-	return err
+	for n, i := range indexes {
+		if !t.valid(i.Handle) {
+			blocks, err := t.indexed(indexes[n:], indexes[0].Offset)
+			if err == nil {
+				err = t.patchIndex(i.Handle, blocks)
+			}
+			if err != nil {
+				return err
+			}
+			t.data = append(t.data, blocks...) // not as they are read: damage knows its bounds
+			continue
+		}
+		blocks, err := t.index(i.Handle)
+		if err != nil {
+			return err
+		}
+		t.data = append(t.data, blocks...)
+	}
+	if len(t.patches) == 0 {
+		return t.openFilter(r)
+	}
+	next := uint64(0)
+	for _, d := range t.data {
+		if d.Offset != next {
+			return fmt.Errorf("no block at %d: %w", next, layout.ErrMalformed)
+		}
+		next = d.end()
+	}
+	return WithTableContent(t.content, t.openFilter)
 }
 
-func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, error) {
-	if !t.valid(h) {
-		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, layout.ErrMalformed)
+// openFilter patches the filter if that is damaged. The indexes can be read.
+func (t *tableFile) openFilter(r *sstable.Reader) error {
+	l, err := r.Layout()
+	if err != nil {
+		return err
 	}
+	for _, f := range l.Filter {
+		if t.valid(f.Handle) {
+			continue
+		}
+		// A number of probes per key and one of lines end a filter: without probes, each key may be there.
+		b := make([]byte, f.Length+block.TrailerLen)
+		binary.LittleEndian.PutUint32(b[f.Length-4:], 1)
+		t.patch(f.Handle, b, layout.Range{})
+	}
+	return nil
+}
+
+func (t *tableFile) index(h block.Handle) (blocks []dataBlock, err error) {
 	var it colblk.IndexIter
 	// A copy is aligned.
 	content := bytes.Clone(t.content[h.Offset : h.Offset+h.Length])
 	if kind := block.CompressionIndicator(t.content[h.Offset+h.Length]); kind != block.NoCompressionIndicator {
 		n, err := block.DecompressedLen(kind, content)
 		if err != nil {
-			return blocks, err
+			return nil, err
 		}
 		plain := make([]byte, n)
 		if err := block.DecompressInto(kind, content, plain); err != nil {
-			return blocks, err
+			return nil, err
 		}
 		content = plain
 	}
 	if err := it.Init(pebble.DefaultComparer, content, block.NoTransforms); err != nil {
-		return blocks, err
+		return nil, err
 	}
 	for ok := it.First(); ok; ok = it.Next() {
 		b, err := it.BlockHandleWithProperties()
 		if err != nil {
-			return blocks, err
+			return nil, err
 		}
 		blocks = append(blocks, dataBlock{Handle: b.Handle, separator: bytes.Clone(it.Separator())})
 	}
 	return blocks, nil
+}
+
+// findIndexes finds the indexes of which the one at an offset is the index. They lie between the data and that.
+func (t *tableFile) findIndexes(end uint64) (indexes []dataBlock, err error) {
+	next := uint64(0)
+	err = DataBlocks(t.content[:end], func(offset int, data []byte) error {
+		next = uint64(offset+len(data)) + block.TrailerLen
+		return nil
+	})
+	for err == nil && next < end {
+		i := dataBlock{Handle: block.Handle{Offset: next, Length: uint64(checkedLen(t.content[next:end]))}}
+		var blocks []dataBlock
+		if i.Length == 0 {
+			return nil, fmt.Errorf("index block at %d: %w", next, layout.ErrMalformed)
+		}
+		if blocks, err = t.index(i.Handle); len(blocks) > 0 {
+			i.separator = blocks[len(blocks)-1].separator
+		}
+		indexes, next = append(indexes, i), i.end()
+	}
+	return indexes, err
+}
+
+// indexed finds the data blocks of the first of the indexes that are left, which is damaged. They lie behind those of the indexes before;
+// all data ends at an offset. What is damaged between two blocks counts as one.
+func (t *tableFile) indexed(indexes []dataBlock, end uint64) (blocks []dataBlock, err error) {
+	begin, last := uint64(0), t.smallest
+	if n := len(t.data); n > 0 {
+		begin, last = t.data[n-1].end(), t.data[n-1].separator
+	}
+	damaged := slices.IndexFunc(indexes, func(i dataBlock) bool { return t.valid(i.Handle) }) // their number
+	if damaged < 0 {
+		damaged = len(indexes)
+	} else if known, err := t.index(indexes[damaged].Handle); err != nil || len(known) == 0 {
+		return nil, errors.Join(err, layout.ErrMalformed)
+	} else {
+		end = known[0].Offset
+	}
+	next := begin
+	goOn := func(offset uint64, first []byte) { // with the next block, of that first key
+		separator := pebble.DefaultComparer.Separator(nil, last, first)
+		if before := len(blocks) - 1; before >= 0 {
+			blocks[before].separator = separator
+		}
+		if next+block.TrailerLen < offset {
+			h := block.Handle{Offset: next, Length: offset - next - block.TrailerLen}
+			// With the separator of the block before: no search is led here, and the two are as short as they were.
+			blocks = append(blocks, dataBlock{h, separator, &layout.Range{Lower: last, Upper: first}})
+		}
+	}
+	err = DataBlocks(t.content[begin:end], func(offset int, data []byte) error {
+		it, err := blockIter(data)
+		if err != nil {
+			return err
+		}
+		d := dataBlock{Handle: block.Handle{Offset: begin + uint64(offset), Length: uint64(len(data))}}
+		goOn(d.Offset, bytes.Clone(it.First().K.UserKey))
+		last, next = bytes.Clone(it.Last().K.UserKey), d.end()
+		blocks = append(blocks, d)
+		return nil
+	})
+	upper := indexes[damaged-1].separator
+	if upper == nil {
+		upper = pebble.DefaultComparer.Successor(nil, t.largest)
+	}
+	goOn(end, upper)
+	if n := len(blocks); n > 0 {
+		blocks[n-1].separator = upper
+	}
+	if damaged > 1 {
+		blocks = slices.DeleteFunc(blocks, func(d dataBlock) bool { return bytes.Compare(d.separator, indexes[0].separator) > 0 })
+	}
+	return blocks, err
+}
+
+// patchIndex makes an index of a length again. Zeros behind the last separator fill it: the next key, if there is
+// one, is behind them (see holeLen), and properties of the blocks, by which readers pass over some, are left out.
+func (t *tableFile) patchIndex(h block.Handle, blocks []dataBlock) error {
+	var w colblk.IndexBlockWriter
+	w.Init()
+	for fill := range int(h.Length) {
+		w.Reset()
+		for i, d := range blocks {
+			separator := d.separator
+			if i == len(blocks)-1 {
+				separator = append(bytes.Clone(separator), make([]byte, fill)...)
+			}
+			w.AddBlockHandle(separator, d.Handle, nil)
+		}
+		size := w.Size()
+		if size > int(h.Length) {
+			break
+		}
+		if size == int(h.Length) {
+			t.patch(h, append(bytes.Clone(w.Finish(len(blocks))), make([]byte, block.TrailerLen)...), layout.Range{})
+			return nil
+		}
+	}
+	return fmt.Errorf("no room for %d blocks in the index at %d: %w", len(blocks), h.Offset, layout.ErrMalformed)
+}
+
+// patch puts data with room for its trailer in place of a block.
+func (t *tableFile) patch(h block.Handle, data []byte, lost layout.Range) {
+	t.seal(data)
+	if len(t.patches) == 0 {
+		t.content = bytes.Clone(t.content)
+	}
+	copy(t.content[h.Offset:], data)
+	t.patches = append(t.patches, Patch{Offset: int64(h.Offset), Data: data, Lost: lost})
 }
 
 func (t *tableFile) valid(h block.Handle) bool {
@@ -163,15 +331,11 @@ func (t *tableFile) seal(b []byte) {
 	copy(b[n:], trailer[:])
 }
 
-func (t *tableFile) verify(patches []Patch) error {
-	if len(patches) == 0 {
+func (t *tableFile) verify() error {
+	if len(t.patches) == 0 {
 		return nil
 	}
-	content := bytes.Clone(t.content)
-	for _, p := range patches {
-		copy(content[p.Offset:], p.Data)
-	}
-	return WithTableContent(content, func(r *sstable.Reader) error {
+	return WithTableContent(t.content, func(r *sstable.Reader) error {
 		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
 		if err != nil {
 			return err
@@ -296,7 +460,7 @@ func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 
 // DataBlocks calls f for each data block of a table without using its indexes: bytes
 // that begin like a block and end with a valid checksum.
-func DataBlocks(content []byte, f func(data []byte) error) error {
+func DataBlocks(content []byte, f func(offset int, data []byte) error) error {
 	// What all data blocks have in common, behind the length of the longest key.
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	sample := tombstone([]byte{0}, TombstoneTrailer, 1<<10)
@@ -313,7 +477,7 @@ func DataBlocks(content []byte, f func(data []byte) error) error {
 			begin++
 			continue
 		}
-		if err := f(bytes.Clone(content[begin : begin+n])); err != nil { // a copy is aligned
+		if err := f(begin, bytes.Clone(content[begin:begin+n])); err != nil { // a copy is aligned
 			return err
 		}
 		begin += n + block.TrailerLen
@@ -344,12 +508,8 @@ func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byt
 			err = panicked(r)
 		}
 	}()
-	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
-	var d colblk.DataBlockDecoder
-	d.Init(&schema, data)
-	var it colblk.DataBlockIter
-	it.InitOnce(&schema, pebble.DefaultComparer, nil)
-	if err := it.Init(&d, block.NoTransforms); err != nil {
+	it, err := blockIter(data)
+	if err != nil {
 		return err
 	}
 	for kv := it.First(); kv != nil; kv = it.Next() {
@@ -361,4 +521,13 @@ func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byt
 		}
 	}
 	return nil
+}
+
+func blockIter(data []byte) (*colblk.DataBlockIter, error) {
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	var d colblk.DataBlockDecoder
+	d.Init(&schema, data)
+	var it colblk.DataBlockIter
+	it.InitOnce(&schema, pebble.DefaultComparer, nil)
+	return &it, it.Init(&d, block.NoTransforms)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -81,6 +82,101 @@ func TestPatchedBounds(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPatchedIndexes damages each block of an index and of a filter in turn, alone and beside a block of data: every key
+// that is in no damaged block of data is there, as before.
+func TestPatchedIndexes(t *testing.T) {
+	for name, keys := range map[string]int{"one index": 100, "an index of indexes": 1500} {
+		for version := range 2 {
+			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
+				versions := newVersions(t, keys, func(i int) []byte { return fmt.Appendf(nil, "key-%05d", i) }, func(i int) int { return 1000 + i%7 })
+				table := versions.tables[version]
+				pristine, err := engine.ReadFile(versions.fs, "db/"+table.BackingSSTNum.String()+".sst")
+				if err != nil {
+					t.Fatal(err)
+				}
+				read := func(content []byte) (all map[string]string) {
+					t.Helper()
+					all = map[string]string{}
+					err := WithTableContent(content, func(r *sstable.Reader) error {
+						it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+						if err != nil {
+							return err
+						}
+						for kv := it.First(); kv != nil; kv = it.Next() {
+							if kv.K.Kind() == pebble.InternalKeyKindSet {
+								all[string(kv.K.UserKey)] = string(kv.InPlaceValue())
+							}
+						}
+						for key := range all {
+							if kv := it.SeekPrefixGE([]byte(key), []byte(key), 0); kv == nil || string(kv.K.UserKey) != key {
+								t.Errorf("%q is found by a scan alone", key)
+							}
+						}
+						return it.Close()
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return all
+				}
+				want := read(pristine)
+				var l *sstable.Layout
+				if err := WithTableContent(pristine, func(r *sstable.Reader) error {
+					l, err = r.Layout()
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				blocks := slices.Clone(l.Index)
+				if l.TopIndex.Length > 0 {
+					blocks = append(blocks, l.TopIndex)
+				}
+				if len(blocks) > 1 != (keys > 1000) || len(l.Filter) != 1 {
+					t.Fatalf("%d blocks of indexes, %d filters", len(blocks), len(l.Filter))
+				}
+				for _, f := range l.Filter {
+					blocks = append(blocks, f.Handle)
+				}
+				for _, damaged := range blocks {
+					for _, data := range []int{-1, 0, len(l.Data) / 2, len(l.Data) - 1} {
+						if damaged == l.TopIndex && data == len(l.Data)-1 {
+							continue // where the data ends is not known
+						}
+						content := bytes.Clone(pristine)
+						content[damaged.Offset+damaged.Length/2] ^= 1
+						intact := want
+						if data >= 0 {
+							d := l.Data[data]
+							intact = maps.Clone(want)
+							content[d.Offset+d.Length/2] ^= 1
+							if err := BlockKeys(bytes.Clone(pristine[d.Offset:d.Offset+d.Length]), func(_ pebble.InternalKeyKind, key, _ []byte, _ uint64) error {
+								delete(intact, string(key))
+								return nil
+							}); err != nil {
+								t.Fatal(err)
+							}
+						}
+						patches, err := FindPatches(content, table.Smallest, table.Largest)
+						if err != nil {
+							t.Fatalf("block %d beside %d: %v", damaged.Offset, data, err)
+						}
+						lost := 0
+						for _, p := range patches {
+							copy(content[p.Offset:], p.Data)
+							if p.Loses() {
+								lost++
+							}
+						}
+						if got := read(content); !maps.Equal(got, intact) || lost != min(1, data+1) {
+							t.Errorf("block %d beside %d: %d of %d keys, %d blocks of data", damaged.Offset, data, len(got), len(intact), lost)
+						}
+					}
+				}
+			})
+		}
 	}
 }
 
