@@ -240,14 +240,18 @@ func (j *Client) room() int { return min(int(j.conn.MaxPayload())-maxHeader, max
 // maxPart bounds a part where the server takes more.
 const maxPart = 4 << 20
 
-// Sweep removes what is not of the snapshot: earlier ones whose removal failed, and uploads that were interrupted. No
+// Sweep removes what is not of the snapshot that there is: earlier ones whose removal failed, and uploads that were interrupted. No
 // Save of this client may run.
-func (j *Client) Sweep(ctx context.Context, but *Snapshot) error {
+func (j *Client) Sweep(ctx context.Context) error {
 	stream, err := j.snapshots(ctx, false)
 	if stream == nil || err != nil {
 		return err
 	}
-	return j.sweep(ctx, stream, but)
+	s, _, err := j.latest(ctx)
+	if err != nil {
+		return err
+	}
+	return j.sweep(ctx, stream, s)
 }
 
 // sweep removes the parts of all snapshots but one.

@@ -160,7 +160,7 @@ func TestSnapshot(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "watcherd.snapshot.J.BEFORE", []byte("a part")); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Sweep(t.Context(), s); err != nil {
+	if err := j.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if all := messages(t, js, j.SnapshotStream()); len(all) != 2 {

@@ -187,14 +187,14 @@ func (m *Member) saveNow(ctx context.Context, before *journal.Snapshot) (*journa
 }
 
 // sweep removes what is left of other snapshots, which may have what is to be erased.
-func (m *Member) sweep(ctx context.Context, snapshot *journal.Snapshot) error {
+func (m *Member) sweep(ctx context.Context) error {
 	select {
 	case m.saving <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-m.saving }()
-	return m.client.Sweep(ctx, snapshot)
+	return m.client.Sweep(ctx)
 }
 
 // Erase returns when nothing that the store deleted or overwrote before the call is left in the journal, its snapshot,
@@ -225,7 +225,7 @@ func (m *Member) erase(ctx context.Context, p store.Position) error {
 		snapshot, err = m.saveNow(ctx, snapshot)
 	}
 	if err == nil {
-		err = m.sweep(ctx, snapshot)
+		err = m.sweep(ctx) // not but the one above: Run may have made another
 	}
 	if err == nil {
 		err = m.await(ctx, p)
