@@ -76,6 +76,8 @@ const complete = "complete"
 
 // snapshots is the stream with the snapshot; nil if it is missing and not to be made.
 func (j *Client) snapshots(ctx context.Context, create bool) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
 	name, subject := j.SnapshotStream(), j.snapshotSubject(">")
 	stream, err := j.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -147,14 +149,14 @@ func (j *Client) piece(header string, body []byte) (p piece, part []byte, err er
 
 // Whole reports whether the stream has all of a snapshot. Another leader may have taken it for what was left of one.
 func (j *Client) Whole(ctx context.Context, s *Snapshot) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
-	defer cancel()
 	counts, err := j.partsOf(ctx, s.id)
 	return counts[s.id] >= uint64(s.parts), err
 }
 
 // partsOf returns the number of messages by ID, of all for ">".
 func (j *Client) partsOf(ctx context.Context, id string) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
 	stream, err := j.snapshots(ctx, false)
 	if stream == nil || err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ func (m *Member) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	var kept time.Time
 	var at uint64 // what was written when it was kept
+	swept := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -38,6 +39,7 @@ func (m *Member) Run(ctx context.Context) error {
 		if err := m.keep(ctx); err != nil {
 			return err
 		}
+		swept = swept || m.sweepLeft(ctx)
 		kept, at = time.Now(), written
 	}
 }
@@ -107,17 +109,22 @@ func behind(x journal.Extent, s *journal.Snapshot) bool {
 	return uint64(float64(x.Bytes)*share) > max(x.Room/16, 4*s.Size)
 }
 
-// makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this
-// directory.
-func (f *follower) makeRoom(ctx context.Context) error {
+// makeRoom trims a stream that is full, and removes what a leader has left of a snapshot: no replica leads that would. What is trimmed is
+// in the snapshot, or in this directory.
+func (f *follower) makeRoom(ctx context.Context, full error) error {
 	if !f.full {
 		f.full = true
-		f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it")
+		f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it", "error", full)
 	}
 	if err := f.folder.Sync(); err != nil {
 		return err
 	}
-	return f.trim(ctx, f.folder.Position(), func(context.Context, *journal.Snapshot) (*journal.Snapshot, error) { return nil, errSaveLater })
+	later := func(context.Context, *journal.Snapshot) (*journal.Snapshot, error) { return nil, errSaveLater }
+	if err := f.trim(ctx, f.folder.Position(), later); err != nil {
+		return err
+	}
+	f.sweepLeft(ctx)
+	return nil
 }
 
 // snapshot is what the journal continues; nil if there is none, or one that cannot be used.
@@ -184,6 +191,15 @@ func (m *Member) saveNow(ctx context.Context, before *journal.Snapshot) (*journa
 		m.cfg.Log.Info("the journal has a new snapshot", "sequence", s.Last, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return s, err
+}
+
+// sweepLeft is sweep of what leaders before have left, which may take the room of entries. It reports whether that is done.
+func (m *Member) sweepLeft(ctx context.Context) bool {
+	err := m.sweep(ctx)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Log.Warn("what is left of other snapshots is not removed", "error", err)
+	}
+	return err == nil || final(err) // then another snapshot is made, which does it
 }
 
 // sweep removes what is left of other snapshots, which may have what is to be erased.
