@@ -185,7 +185,7 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err != nil && (revision == 0 || errors.Is(err, ErrNewer)) {
 		return nil, err
 	}
-	if err := j.sweep(ctx, stream, before); err != nil {
+	if revision, err = j.sweep(ctx, stream, before, revision); err != nil {
 		return nil, err
 	}
 	room := j.room()
@@ -249,22 +249,58 @@ func (j *Client) Sweep(ctx context.Context) error {
 	if stream == nil || err != nil {
 		return err
 	}
-	s, _, err := j.latest(ctx)
-	if err != nil {
-		return err
+	s, revision, err := j.latest(ctx)
+	if err == nil {
+		_, err = j.sweep(ctx, stream, s, revision)
 	}
-	return j.sweep(ctx, stream, s)
+	return err
 }
 
-// sweep removes the parts of all snapshots but one.
-func (j *Client) sweep(ctx context.Context, stream jetstream.Stream, but *Snapshot) error {
+// sweep removes the parts of all snapshots but one, whose completing message has the sequence revision, and returns that as it is then: it
+// is written again before, since another leader may be about to replace it by what is removed here.
+func (j *Client) sweep(ctx context.Context, stream jetstream.Stream, but *Snapshot, revision uint64) (uint64, error) {
 	counts, err := j.partsOf(ctx, ">")
+	if but != nil {
+		delete(counts, but.id)
+	}
+	if err == nil && len(counts) > 0 && revision > 0 {
+		renewed, rerr := j.renew(ctx, revision)
+		switch {
+		case rerr == nil:
+			revision = renewed
+		case !full(rerr): // else there is room after this, and a snapshot is needed again at worst
+			err = rerr
+		}
+	}
 	for id := range counts {
-		if err == nil && (but == nil || id != but.id) {
+		if err == nil {
 			err = j.discard(ctx, stream, id)
 		}
 	}
-	return err
+	return revision, err
+}
+
+// renew writes the message that completes a snapshot again, and returns its sequence.
+func (j *Client) renew(ctx context.Context, revision uint64) (uint64, error) {
+	m, err := j.stored(ctx, j.SnapshotStream(), "", revision)
+	if err != nil {
+		return 0, fmt.Errorf("read the snapshot: %w", err)
+	}
+	ack, err := j.replaceComplete(ctx, &nats.Msg{
+		Subject: j.snapshotSubject(complete), Header: nats.Header{pieceHeader: {m.Header.Get(pieceHeader)}}, Data: m.Data,
+	}, revision)
+	if err != nil {
+		return 0, fmt.Errorf("renew the snapshot: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// replaceComplete makes one attempt to write the message that completes a snapshot, if the one before has that sequence.
+func (j *Client) replaceComplete(ctx context.Context, m *nats.Msg, revision uint64) (*jetstream.PubAck, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	return j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.SnapshotStream()),
+		jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithRetryAttempts(0))
 }
 
 func (j *Client) discard(ctx context.Context, stream jetstream.Stream, id string) error {
@@ -352,10 +388,7 @@ func (j *Client) completeSnapshot(ctx context.Context, end piece, revision uint6
 	}
 	for attempts := 1; ; attempts++ {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, attempt)
-			defer cancel()
-			_, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.SnapshotStream()),
-				jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithRetryAttempts(0))
+			_, err := j.replaceComplete(ctx, m, revision)
 			if err == nil {
 				return nil
 			}
