@@ -46,6 +46,7 @@ type Client struct {
 	since time.Time // guarded by mu; that they answer so; zero: they do not
 	ends  uint64    // guarded by mu; the highest sequence that a server has been seen to have since then
 	heard time.Time // guarded by mu; when a request was answered, or the connection cut, last
+	unfit string    // guarded by mu; why the stream would be refused, "" if it would not
 }
 
 // attempt bounds a request. An election in the stream's cluster takes longer: requests are repeated.
@@ -116,7 +117,11 @@ func (j *Client) look(ctx context.Context) error {
 		return fmt.Errorf("look at the stream %s of the journal: %w", j.Stream, err)
 	}
 	j.stream = stream
-	c := stream.CachedInfo().Config
+	return j.fits(stream.CachedInfo().Config)
+}
+
+// fits refuses a stream that cannot be the journal.
+func (j *Client) fits(c jetstream.StreamConfig) error {
 	if least := min(j.MaxBytes, minRoom); c.MaxBytes > 0 && c.MaxBytes < least {
 		return fmt.Errorf("%w: stream %s has room for %d bytes; it must have %d at least", ErrStream, c.Name, c.MaxBytes, least)
 	}
@@ -148,6 +153,21 @@ func (j *Client) verify(c jetstream.StreamConfig, subject string) error {
 		return bad("must be an ordinary one: it denies purges, is sealed or a mirror, has sources or a transform, or acknowledges nothing")
 	}
 	return nil
+}
+
+// stillFits logs that the stream was given other settings with which no replica would start, once for each.
+func (j *Client) stillFits(c jetstream.StreamConfig) {
+	text := ""
+	if err := j.fits(c); err != nil {
+		text = err.Error()
+	}
+	j.mu.Lock()
+	changed := text != j.unfit
+	j.unfit = text
+	j.mu.Unlock()
+	if changed && text != "" {
+		j.Log.Error("the settings of the journal's stream were changed; no replica starts with these", "error", text)
+	}
 }
 
 // Extent is what the stream has: messages from First to Last.
@@ -246,6 +266,7 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 	if info.Cluster != nil && info.Cluster.Leader == "" {
 		return Extent{}, errors.New("the journal's stream has no leader")
 	}
+	j.stillFits(info.Config)
 	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, uint64(j.MaxBytes)}
 	if info.Config.MaxBytes > 0 {
 		x.Room = uint64(info.Config.MaxBytes)

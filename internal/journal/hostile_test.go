@@ -97,7 +97,7 @@ func testPermissions(t *testing.T, given bool) {
 	}
 	save(t, a, at, text(3, 3<<20))
 	wantSnapshot(t, b, text(3, 3<<20))
-	s := save(t, a, at, text(4, 3<<20))
+	save(t, a, at, text(4, 3<<20))
 	if ok, err := b.Has(t.Context(), at); err != nil || !ok {
 		t.Errorf("the journal has its last entry: %v, %v", ok, err)
 	}
@@ -114,7 +114,7 @@ func testPermissions(t *testing.T, given bool) {
 	if _, err := w.Erase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(w.Resign(t.Context()), a.Sweep(t.Context(), s), a.Trim(t.Context(), at.First)); err != nil {
+	if err := errors.Join(w.Resign(t.Context()), a.Sweep(t.Context()), a.Trim(t.Context(), at.First)); err != nil {
 		t.Fatal(err)
 	}
 	contend(t, b, at)

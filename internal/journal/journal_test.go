@@ -426,6 +426,34 @@ func TestStreamIsRefused(t *testing.T) {
 	}
 }
 
+// TestStreamIsChanged: settings that would be refused at the next start are logged, once.
+func TestStreamIsChanged(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	js := node.Connect()
+	var log bytes.Buffer
+	c := configOf(t, "J", node)
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	j := open(t, c)
+	stream, err := js.Stream(t.Context(), "J")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := stream.CachedInfo().Config
+	changed.Discard = jetstream.DiscardOld
+	if _, err := js.UpdateStream(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := j.Extent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "discards old messages"); n != 1 {
+		t.Errorf("%d messages about it:\n%s", n, log.String())
+	}
+}
+
 // TestServersFail: a cluster whose servers are killed, stopped and wiped, one at a time, loses and doubles no entry.
 func TestServersFail(t *testing.T) {
 	if testing.Short() {

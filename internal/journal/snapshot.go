@@ -76,6 +76,8 @@ const complete = "complete"
 
 // snapshots is the stream with the snapshot; nil if it is missing and not to be made.
 func (j *Client) snapshots(ctx context.Context, create bool) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
 	name, subject := j.SnapshotStream(), j.snapshotSubject(">")
 	stream, err := j.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -147,14 +149,14 @@ func (j *Client) piece(header string, body []byte) (p piece, part []byte, err er
 
 // Whole reports whether the stream has all of a snapshot. Another leader may have taken it for what was left of one.
 func (j *Client) Whole(ctx context.Context, s *Snapshot) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
-	defer cancel()
 	counts, err := j.partsOf(ctx, s.id)
 	return counts[s.id] >= uint64(s.parts), err
 }
 
 // partsOf returns the number of messages by ID, of all for ">".
 func (j *Client) partsOf(ctx context.Context, id string) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
 	stream, err := j.snapshots(ctx, false)
 	if stream == nil || err != nil {
 		return nil, err
@@ -183,7 +185,7 @@ func (j *Client) Save(ctx context.Context, dump func(io.Writer) (store.Position,
 	if err != nil && (revision == 0 || errors.Is(err, ErrNewer)) {
 		return nil, err
 	}
-	if err := j.sweep(ctx, stream, before); err != nil {
+	if revision, err = j.sweep(ctx, stream, before, revision); err != nil {
 		return nil, err
 	}
 	room := j.room()
@@ -240,25 +242,65 @@ func (j *Client) room() int { return min(int(j.conn.MaxPayload())-maxHeader, max
 // maxPart bounds a part where the server takes more.
 const maxPart = 4 << 20
 
-// Sweep removes what is not of the snapshot: earlier ones whose removal failed, and uploads that were interrupted. No
+// Sweep removes what is not of the snapshot that there is: earlier ones whose removal failed, and uploads that were interrupted. No
 // Save of this client may run.
-func (j *Client) Sweep(ctx context.Context, but *Snapshot) error {
+func (j *Client) Sweep(ctx context.Context) error {
 	stream, err := j.snapshots(ctx, false)
 	if stream == nil || err != nil {
 		return err
 	}
-	return j.sweep(ctx, stream, but)
+	s, revision, err := j.latest(ctx)
+	if err == nil {
+		_, err = j.sweep(ctx, stream, s, revision)
+	}
+	return err
 }
 
-// sweep removes the parts of all snapshots but one.
-func (j *Client) sweep(ctx context.Context, stream jetstream.Stream, but *Snapshot) error {
+// sweep removes the parts of all snapshots but one, whose completing message has the sequence revision, and returns that as it is then: it
+// is written again before, since another leader may be about to replace it by what is removed here.
+func (j *Client) sweep(ctx context.Context, stream jetstream.Stream, but *Snapshot, revision uint64) (uint64, error) {
 	counts, err := j.partsOf(ctx, ">")
+	if but != nil {
+		delete(counts, but.id)
+	}
+	if err == nil && len(counts) > 0 && revision > 0 {
+		renewed, rerr := j.renew(ctx, revision)
+		switch {
+		case rerr == nil:
+			revision = renewed
+		case !full(rerr): // else there is room after this, and a snapshot is needed again at worst
+			err = rerr
+		}
+	}
 	for id := range counts {
-		if err == nil && (but == nil || id != but.id) {
+		if err == nil {
 			err = j.discard(ctx, stream, id)
 		}
 	}
-	return err
+	return revision, err
+}
+
+// renew writes the message that completes a snapshot again, and returns its sequence.
+func (j *Client) renew(ctx context.Context, revision uint64) (uint64, error) {
+	m, err := j.stored(ctx, j.SnapshotStream(), "", revision)
+	if err != nil {
+		return 0, fmt.Errorf("read the snapshot: %w", err)
+	}
+	ack, err := j.replaceComplete(ctx, &nats.Msg{
+		Subject: j.snapshotSubject(complete), Header: nats.Header{pieceHeader: {m.Header.Get(pieceHeader)}}, Data: m.Data,
+	}, revision)
+	if err != nil {
+		return 0, fmt.Errorf("renew the snapshot: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// replaceComplete makes one attempt to write the message that completes a snapshot, if the one before has that sequence.
+func (j *Client) replaceComplete(ctx context.Context, m *nats.Msg, revision uint64) (*jetstream.PubAck, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	return j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.SnapshotStream()),
+		jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithRetryAttempts(0))
 }
 
 func (j *Client) discard(ctx context.Context, stream jetstream.Stream, id string) error {
@@ -346,10 +388,7 @@ func (j *Client) completeSnapshot(ctx context.Context, end piece, revision uint6
 	}
 	for attempts := 1; ; attempts++ {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, attempt)
-			defer cancel()
-			_, err := j.js.PublishMsg(ctx, m, jetstream.WithExpectStream(j.SnapshotStream()),
-				jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithRetryAttempts(0))
+			_, err := j.replaceComplete(ctx, m, revision)
 			if err == nil {
 				return nil
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // dumping returns what Save calls for a text.
@@ -160,10 +161,10 @@ func TestSnapshot(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "watcherd.snapshot.J.BEFORE", []byte("a part")); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Sweep(t.Context(), s); err != nil {
+	if err := j.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if all := messages(t, js, j.SnapshotStream()); len(all) != 2 {
+	if all := messages(t, js, j.SnapshotStream()); len(all) != 3 { // the one that completes it is there twice
 		t.Errorf("%d messages", len(all))
 	}
 	wantSnapshot(t, j, want)
@@ -430,4 +431,62 @@ func TestAsk(t *testing.T) {
 			t.Fatal("not all answer")
 		}
 	}
+}
+
+// TestSnapshotSweptUnseen: the parts of one leader are taken for what is left of a snapshot after it has seen that they are there. It
+// replaces none with what has no parts.
+func TestSnapshotSweptUnseen(t *testing.T) {
+	t.Parallel()
+	node := startOne(t)
+	c := configOf(t, "J", node)
+	j2 := open(t, c)
+	way := testkit.NewProxy(t, strings.TrimPrefix(node.URL, "nats://"))
+	c.NATS.URLs = []string{"nats://" + way.Addr}
+	j := open(t, c)
+	at := func(n uint64) store.Position { return store.Position{First: n, Last: n, Term: 1, Sum: n} }
+	want := text(1, 100)
+	save(t, j2, at(1), want)
+	conn := node.Connect().Conn()
+	looks, err := conn.SubscribeSync("$JS.API.STREAM.INFO." + j.SnapshotStream())
+	if err == nil {
+		err = conn.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	dumped, swept := make(chan struct{}), make(chan error, 1)
+	go func() {
+		<-dumped
+		for {
+			m, err := looks.NextMsgWithContext(ctx)
+			if err == nil && !bytes.Contains(m.Data, []byte("subjects_filter")) {
+				continue
+			}
+			if err == nil { // its answer is late
+				err = j2.Sweep(ctx)
+			}
+			swept <- err
+			return
+		}
+	}()
+	_, err = j.Save(t.Context(), func(w io.Writer) (store.Position, error) {
+		for n, _, err := looks.Pending(); n > 0 && err == nil; n-- { // those from before
+			if _, err := looks.NextMsgWithContext(ctx); err != nil {
+				return at(2), err
+			}
+		}
+		way.Delay(700 * time.Millisecond)
+		close(dumped)
+		_, err := w.Write(text(2, 100))
+		return at(2), err
+	})
+	if err := <-swept; err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, store.ErrStolen) {
+		t.Errorf("the parts are gone: %v", err)
+	}
+	wantSnapshot(t, j2, want)
 }

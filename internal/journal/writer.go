@@ -29,14 +29,22 @@ type Writer struct {
 	written atomic.Uint64             // bytes of all messages
 }
 
-// ErrFull is returned where the stream has no room for the entry that begins a term, and no writer that trims it.
-var ErrFull = errors.New("the journal's stream is full")
+// ErrFull is returned where the stream, or the servers, have no room for the entry that begins a term, and no writer that makes some.
+var ErrFull = errors.New("there is no room for the journal")
 
-// full reports whether an append failed for want of room in the stream.
+// full reports whether an append failed for want of room in the stream, or of what the servers give to the account or have for all.
 func full(err error) bool {
-	const storeFailed = 10077 // with the reason in words
+	const accountFull, serverFull, storageFull, storeFailed = 10002, 10023, 10047, 10077
 	var e *jetstream.APIError
-	return errors.As(err, &e) && e.ErrorCode == storeFailed && strings.Contains(e.Description, "maximum bytes")
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.ErrorCode {
+	case accountFull, serverFull, storageFull:
+		return true
+	default: // with the reason in words
+		return e.ErrorCode == storeFailed && strings.Contains(e.Description, "maximum bytes")
+	}
 }
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the

@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/waittest"
 )
 
 // decrypted is what the entries of the stream have, for a client that has the key and nothing of our code.
@@ -178,4 +179,38 @@ func TestErase(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.end(t)
+}
+
+// TestEraseBesideASnapshot: the snapshot that follows that of a scrub, as one is due while that is made, is whole.
+func TestEraseBesideASnapshot(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	first, second := g.replicas[0], g.replicas[1]
+	if err := g.lead(first); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 { // so that a snapshot takes a while
+		if err := g.random(first.store, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, js := g.journalOf(), nodes[0].Connect()
+	erased := make(chan error, 1)
+	go func() { erased <- first.member.Erase(t.Context()) }()
+	waittest.Until(t, "the first part of a snapshot", func() bool {
+		stream, err := js.Stream(t.Context(), j.SnapshotStream())
+		return err == nil && stream.CachedInfo().State.Msgs > 0
+	})
+	if err := errors.Join(first.member.Keep(t.Context()), <-erased); err != nil {
+		t.Fatal(err)
+	}
+	s, err := j.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole, err := j.Whole(t.Context(), s); !whole || err != nil {
+		t.Errorf("the snapshot lacks parts: %v", err)
+	}
+	g.same(first, second)
 }

@@ -23,6 +23,7 @@ func (m *Member) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	var kept time.Time
 	var at uint64 // what was written when it was kept
+	swept := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -38,6 +39,7 @@ func (m *Member) Run(ctx context.Context) error {
 		if err := m.keep(ctx); err != nil {
 			return err
 		}
+		swept = swept || m.sweepLeft(ctx)
 		kept, at = time.Now(), written
 	}
 }
@@ -107,17 +109,22 @@ func behind(x journal.Extent, s *journal.Snapshot) bool {
 	return uint64(float64(x.Bytes)*share) > max(x.Room/16, 4*s.Size)
 }
 
-// makeRoom trims a stream that is full and has no leader which would. What is removed is in the snapshot, or in this
-// directory.
-func (f *follower) makeRoom(ctx context.Context) error {
+// makeRoom trims a stream that is full, and removes what a leader has left of a snapshot: no replica leads that would. What is trimmed is
+// in the snapshot, or in this directory.
+func (f *follower) makeRoom(ctx context.Context, full error) error {
 	if !f.full {
 		f.full = true
-		f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it")
+		f.cfg.Log.Warn("the journal is full and no replica leads; this one trims it", "error", full)
 	}
 	if err := f.folder.Sync(); err != nil {
 		return err
 	}
-	return f.trim(ctx, f.folder.Position(), func(context.Context, *journal.Snapshot) (*journal.Snapshot, error) { return nil, errSaveLater })
+	later := func(context.Context, *journal.Snapshot) (*journal.Snapshot, error) { return nil, errSaveLater }
+	if err := f.trim(ctx, f.folder.Position(), later); err != nil {
+		return err
+	}
+	f.sweepLeft(ctx)
+	return nil
 }
 
 // snapshot is what the journal continues; nil if there is none, or one that cannot be used.
@@ -186,15 +193,24 @@ func (m *Member) saveNow(ctx context.Context, before *journal.Snapshot) (*journa
 	return s, err
 }
 
+// sweepLeft is sweep of what leaders before have left, which may take the room of entries. It reports whether that is done.
+func (m *Member) sweepLeft(ctx context.Context) bool {
+	err := m.sweep(ctx)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Log.Warn("what is left of other snapshots is not removed", "error", err)
+	}
+	return err == nil || final(err) // then another snapshot is made, which does it
+}
+
 // sweep removes what is left of other snapshots, which may have what is to be erased.
-func (m *Member) sweep(ctx context.Context, snapshot *journal.Snapshot) error {
+func (m *Member) sweep(ctx context.Context) error {
 	select {
 	case m.saving <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { <-m.saving }()
-	return m.client.Sweep(ctx, snapshot)
+	return m.client.Sweep(ctx)
 }
 
 // Erase returns when nothing that the store deleted or overwrote before the call is left in the journal, its snapshot,
@@ -225,7 +241,7 @@ func (m *Member) erase(ctx context.Context, p store.Position) error {
 		snapshot, err = m.saveNow(ctx, snapshot)
 	}
 	if err == nil {
-		err = m.sweep(ctx, snapshot)
+		err = m.sweep(ctx) // not but the one above: Run may have made another
 	}
 	if err == nil {
 		err = m.await(ctx, p)

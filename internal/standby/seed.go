@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/journal"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/wait"
 )
@@ -123,6 +124,7 @@ func (m *Member) seedOnce(ctx context.Context, at store.Past) (again bool, err e
 		}
 	}
 	m.cfg.Log.Info("this replica is seeded with the journal's snapshot", "from", at.Last, "to", snapshot.Last, "made", snapshot.Made)
+	m.note(func(s *replica.State) { s.Last = 0 }) // the snapshot may have what a scrub erases, which waits then
 	began := time.Now()
 	err = m.client.Load(ctx, snapshot, func(r io.Reader) error { return store.Seed(ctx, m.cfg.Dir, m.cfg.Options, r, snapshot.Position, known) })
 	if errors.Is(err, store.ErrOtherPast) {

@@ -15,10 +15,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -532,6 +535,51 @@ func TestDamagedReplica(t *testing.T) {
 	go func() { led <- g.lead(second) }()
 	if _, err := first.store.EraseReplicas(t.Context()); err != nil { // each compacts its tables
 		t.Fatal(err)
+	}
+	first.end(t)
+	if err := <-led; err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
+}
+
+// TestSeedAnswers: a replica that is seeded does not answer with what its directory had: the snapshot may have what a scrub is about to
+// erase, and that would not wait for it.
+func TestSeedAnswers(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, one(t))
+	random := rand.New(rand.NewPCG(40, 40))
+	first, second := g.replicas[0], g.replicas[1]
+	g.term(second, random)
+	g.takeOver = time.Hour // leaders resign
+	if err := os.WriteFile(filepath.Join(second.dir, "db", "LOSS"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	seeded, resume := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	g.open(second, func(c *standby.Config) {
+		c.Options.FS = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if strings.HasPrefix(filepath.Base(filepath.Dir(op.Path)), "db.") {
+				once.Do(func() { close(seeded) })
+				<-resume
+			}
+			return nil
+		}))
+	})
+	led := make(chan error, 1)
+	go func() { led <- g.lead(second) }()
+	<-seeded
+	present, err := g.journalOf().Ask(t.Context(), time.Second)
+	close(resume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := slices.DeleteFunc(present, func(p journal.Present) bool { return p.Replica == first.member.State().Replica })
+	if len(answers) != 1 || answers[0].Last != 0 {
+		t.Errorf("it answers %+v", answers)
 	}
 	first.end(t)
 	if err := <-led; err != nil {

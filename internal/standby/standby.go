@@ -608,7 +608,7 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	if errors.Is(err, journal.ErrFull) {
-		return nil, f.makeRoom(ctx)
+		return nil, f.makeRoom(ctx, err)
 	}
 	if err != nil {
 		return nil, err
