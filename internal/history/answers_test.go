@@ -1018,22 +1018,24 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// owned is the next version of an object that a controls in a life, or none if that is empty.
+func (w *world) owned(name, uid, owner string) *compact.Object {
+	w.version++
+	w.shown.Store(int64(w.version))
+	refs := ""
+	if owner != "" {
+		refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q,"controller":true}]`, owner)
+	}
+	return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"%s}}`, name, uid, w.version, refs))
+}
+
 // Owned objects of a past time are those that named the owner then, whatever has come of them: one that was made again
 // with its owner, as the Pods of a StatefulSet are, one that was released, and one that was not selected since.
 func TestOwnedOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
-		owned := func(name, uid, owner string) *compact.Object {
-			w.version++
-			w.shown.Store(int64(w.version))
-			refs := ""
-			if owner != "" {
-				refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q,"controller":true}]`, owner)
-			}
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"%s}}`, name, uid, w.version, refs))
-		}
-		h := w.c.Handler(w.feed)
+		owned, h := w.owned, w.c.Handler(w.feed)
 		w.rest()
 		h.OnAdd(w.object("a", "u1"), false)
 		was := map[string]*compact.Object{}
@@ -1073,6 +1075,36 @@ func TestOwnedOfAnEarlierLife(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.got); diff != "" {
 				t.Errorf("%s: %s", what, diff)
 			}
+		}
+	})
+}
+
+// Owned objects are of the owner that there was at their time, also if it is recorded while the answer is made.
+func TestOwnedOfWhatIsBeingRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		w.rest()
+		h.OnAdd(w.object("a", "u1"), false)
+		w.rest()
+		later := func() {
+			h.OnDelete(w.object("a", "u1"))
+			h.OnAdd(w.object("a", "u2"), false)
+			h.OnAdd(w.owned("d", "d1", "u2"), false)
+			w.c.Flush()
+		}
+		w.r.Reading(func(settle func(string) bool, _ time.Time) (map[string]Unread, bool) {
+			if settle != nil {
+				later()
+				later = func() {}
+			}
+			return map[string]Unread{"pods": {}}, true
+		})
+		got, err := w.r.Owned(t.Context(), pod("a"), time.Time{}, 10)
+		w.must(err)
+		if got.As != Exact || len(got.Unread) > 0 || len(got.Items) != 1 {
+			t.Errorf("got %+v, want d", got)
 		}
 	})
 }

@@ -282,6 +282,10 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	if now {
 		t = r.now()
 	}
+	unread, err := r.unread(nil, o.Namespace, "", t) // before the state of the owner: it waits for what is being recorded
+	if err != nil {
+		return Owned{}, err
+	}
 	state, err := r.stateAt(ctx, o, t)
 	if err != nil {
 		return Owned{}, err
@@ -290,7 +294,9 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	if err != nil {
 		return Owned{}, err
 	}
-	return r.owned(ctx, &o, state.Object, at, now, limit)
+	out, err := r.owned(ctx, &o, state.Object, at, now, limit)
+	out.Unread = unread
+	return out, err
 }
 
 // OwnedVersion is Owned of when a version was the last record.
@@ -302,7 +308,13 @@ func (r *Reader) OwnedVersion(ctx context.Context, o Object, sequence uint64, li
 	case s.Time.IsZero(): // its record is not there
 		return Owned{As: s.As, Items: []OwnedObject{}}, nil
 	}
-	return r.owned(ctx, &o, s.Object, past{t: s.Time, to: sequence, ordered: true}, false, limit)
+	unread, err := r.unread(nil, o.Namespace, "", s.Time)
+	if err != nil {
+		return Owned{}, err
+	}
+	out, err := r.owned(ctx, &o, s.Object, past{t: s.Time, to: sequence, ordered: true}, false, limit)
+	out.Unread = unread
+	return out, err
 }
 
 // owned returns the objects that one with a state owns at the end of a past; now: that is now.
@@ -310,10 +322,6 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	out, began := Owned{Items: []OwnedObject{}}, time.Now()
 	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
-	var err error
-	if out.Unread, err = r.unread(nil, namespace, "", at.t); err != nil {
-		return out, err
-	}
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -324,6 +332,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	}
 	since := at.to + 1 // what is recorded later may have been another state at that time
 	if !at.ordered {
+		var err error
 		if since, err = r.begin(at.t); ledger.IgnoreUnreadable(err) != nil {
 			return out, err
 		}
