@@ -1109,6 +1109,29 @@ func TestOwnedOfWhatIsBeingRecorded(t *testing.T) {
 	})
 }
 
+// The list of owned objects is no more exact than the states that it would have to be made of.
+func TestOwnedWithADamagedRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		w.rest()
+		h.OnAdd(w.object("a", "u1"), false)
+		first := w.owned("d", "d1", "u1")
+		h.OnAdd(first, false)
+		at := w.rest()
+		w.rest()
+		h.OnUpdate(first, w.owned("d", "d1", "u1"))
+		w.rest()
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("d"), Limit: 10})
+		w.must(err)
+		w.r.store = damagedAt{w.st, v.Items[1].Sequence}
+		if got, err := w.r.Owned(t.Context(), pod("a"), at, 10); err != nil || got.As != Gap {
+			t.Errorf("got %+v %v, want a gap", got, err)
+		}
+	})
+}
+
 // Owned objects of a version are those of its life when it was the last change, whatever the clock showed.
 func TestOwnedOfAVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

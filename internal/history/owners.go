@@ -256,7 +256,7 @@ func ownersOf(about *event.Resource, namespace string, raw []byte) (list []Ref) 
 
 // Owned are the objects that an object owns.
 type Owned struct {
-	As        As            `json:"as"` // exact: the list has every object that the watches read
+	As        As            `json:"as"` // exact: the list has every object that the watches read, and of none the state is unknown
 	Items     []OwnedObject `json:"items"`
 	Truncated bool          `json:"truncated,omitempty"` // there may be more
 	Unread    []Unread      `json:"unread,omitempty"`    // before the time, of what the watches read: the objects are those before it
@@ -322,6 +322,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	out, began := Owned{Items: []OwnedObject{}}, time.Now()
 	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
+	known := Exact                           // what is known of the objects without a state, which it may own
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -364,6 +365,9 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		for after := ""; ; {
 			var unread error
 			_, next, _, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
+				if s.Object == nil && known != Gap {
+					known = s.As
+				}
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
@@ -393,8 +397,11 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		}
 	}
 	span, err := r.spanOf(nil, namespace, "", at, at)
-	if out.As = span.as(); damaged {
+	switch out.As = span.as(); {
+	case damaged:
 		out.As = Gap
+	case out.As == Exact:
+		out.As = known
 	}
 	return out, err
 }

@@ -133,3 +133,27 @@ func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 		check("changed", changed, UnknownBefore, "")
 	})
 }
+
+// An object whose state is unknown, as it changed while its namespace was not selected, may be owned.
+func TestOwnedAfterItsNamespaceLeft(t *testing.T) {
+	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
+		h.OnAdd(w.object("a", "u1"), false)
+		first, second := w.owned("d", "d1", "u1"), w.owned("d", "d1", "u1")
+		h.OnAdd(first, false)
+		at := w.rest()
+		w.rest()
+		relabel("test")
+		w.rest()
+		h.OnUpdate(first, second)
+		changed := w.rest()
+		w.rest()
+		relabel("prod")
+		h.OnUpdate(second, w.owned("d", "d1", "u1"))
+		w.rest()
+		for at, want := range map[time.Time]Owned{at: {As: Exact, Items: make([]OwnedObject, 1)}, changed: {As: UnknownBefore}} {
+			if got, err := w.r.Owned(t.Context(), pod("a"), at, 10); err != nil || got.As != want.As || len(got.Items) != len(want.Items) {
+				t.Errorf("got %+v %v, want %+v", got, err, want)
+			}
+		}
+	})
+}
