@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -573,39 +574,37 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	if err != nil {
 		return nil, false, err
 	}
-	came, began, refs := map[Object]bool{}, time.Now(), 0
+	began, refs := time.Now(), 0
 	left := map[event.Resource]leavings{}
-	whole = true
-	for i, n := range all {
-		if time.Since(began) > 10*patience {
-			all, whole = all[:i], false
-			break
-		}
+	find := func(n *net, aroundFrom, aroundTo *around) error {
 		o := n.object()
-		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err != nil {
-			return nil, false, err
+		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err == nil && aroundFrom != nil {
+			n.was, err = r.lasting(&o, n.was, aroundFrom)
+		}
+		if err != nil {
+			return err
 		}
 		if _, ok := left[o.Resource]; !ok {
 			if left[o.Resource], err = r.leavings(o.Resource); err != nil {
-				return nil, false, err
+				return err
 			}
 		}
 		entries, err := r.entries(&o, left[o.Resource])
 		if err != nil {
-			return nil, false, err
+			return err
 		}
 		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err == nil {
 			n.is, err = r.latest(&o, n.is, n.last)
 		}
-		if err != nil {
-			return nil, false, err
+		if err == nil && aroundTo != nil {
+			n.is, err = r.lasting(&o, n.is, aroundTo)
 		}
-		if n.was.As == Exact && !n.was.Exists {
-			came[key(o)] = true
+		if err != nil {
+			return err
 		}
 		if owners {
 			if n.owners, err = r.ownersOf(n); err != nil {
-				return nil, false, err
+				return err
 			}
 			if refs += len(n.owners); refs > maxAllRefs {
 				n.owners = slices.Clone(n.owners[:min(len(n.owners), 1)])
@@ -613,6 +612,27 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		}
 		alike(keys, &n.was, &n.is)
 		n.describe()
+		return nil
+	}
+	came, unknown := map[Object]bool{}, map[Object]*net{}
+	whole = true
+	for i, n := range all {
+		if time.Since(began) > 10*patience {
+			all, whole = all[:i], false
+			break
+		}
+		if err := find(n, nil, nil); err != nil {
+			return nil, false, err
+		}
+		if n.was.As == Exact && !n.was.Exists {
+			came[key(n.object())] = true
+		}
+		if n.was.As == UnknownBefore || n.is.As == UnknownBefore {
+			unknown[key(n.object())] = n
+		}
+	}
+	if err := r.eachMoved(unknown, from, to, find); err != nil {
+		return nil, false, err
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
@@ -645,6 +665,35 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		}
 	}
 	return all, whole, nil
+}
+
+// eachMoved calls f with what is recorded around two pasts of those of the objects that left a selection or entered one with the labels of
+// their namespace after one of them, and before their next state.
+func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net, aroundFrom, aroundTo *around) error) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	first := r.store.LogStats().First
+	among := func(row *headline.Row) bool { return objects[objectOf(row)] != nil }
+	resources := map[event.Resource]bool{}
+	err := r.rows(first, newest, false, "", func(row *headline.Row) bool {
+		return row.Flags&headline.State == 0 && row.Flags&moves != 0 && among(row)
+	}, func(row *headline.Row) error {
+		resources[objectOf(row).Resource] = true
+		return nil
+	})
+	for resource := range resources {
+		of := func(row *headline.Row) bool { return same(row.Resource, resource) && among(row) }
+		before, beforeErr := r.around(from, first, "", of)
+		during, duringErr := r.around(to, first, "", of)
+		err = cmp.Or(err, beforeErr, duringErr)
+		for p, a := range before {
+			if b := during[p]; b != nil && err == nil && (a.after != 0 || b.after != 0) {
+				err = f(objects[Object{resource, p.namespace, p.name}], a, b)
+			}
+		}
+	}
+	return ledger.IgnoreUnreadable(err)
 }
 
 // describe compares the objects of both states, and drops them.

@@ -86,7 +86,7 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 // recorded before known.
 func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
-		first, second := w.object("a", "u1"), w.object("a", "u1")
+		first, second := w.object("a", "u1"), w.owned("a", "u1", "")
 		h.OnAdd(first, false)
 		added := w.rest()
 		w.rest()
@@ -111,11 +111,20 @@ func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 				t.Errorf("%s %d are listed", when, len(list.Items))
 			}
 		}
+		between := func(from, to time.Time) []NetChange {
+			t.Helper()
+			c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: from, To: to}, false)
+			w.must(err)
+			return c.Items
+		}
 		all := func(after As) {
 			t.Helper()
 			check("added", added, Exact, first.GetResourceVersion())
 			check("selected", selected, Exact, second.GetResourceVersion())
 			check("left", left, after, second.GetResourceVersion())
+			if c := between(added, selected); len(c) != 1 || c[0].Change != "changed" || c[0].Before != Exact || c[0].After != Exact {
+				t.Errorf("while it is selected: %+v", c)
+			}
 		}
 		all(Exact)
 		third := w.object("a", "u1")
@@ -131,6 +140,9 @@ func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 		w.rest()
 		all(UnknownBefore)
 		check("changed", changed, UnknownBefore, "")
+		if c := between(selected, w.now()); len(c) != 1 || c[0].Before != Exact || c[0].After != Exact {
+			t.Errorf("since it was selected: %+v", c)
+		}
 	})
 }
 
