@@ -246,6 +246,8 @@ func (t *rehearsal) take(it *store.Item) error {
 		t.To = rec.Event.Time
 	}
 	switch {
+	case rec.Event.Gap != nil && rec.Event.Gap.Cause == record.CauseRemoved: // of a sink
+		return nil
 	case rec.Event.Gap != nil:
 		t.Gaps++
 		if record.OfHistory(rec.Event.Gap.Cause) {
