@@ -579,7 +579,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	find := func(n *net, aroundFrom, aroundTo *around) error {
 		o := n.object()
 		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err == nil && aroundFrom != nil {
-			n.was, err = r.lasting(&o, n.was, aroundFrom)
+			n.was, err = r.lasting(&o, n.was, aroundFrom, nil)
 		}
 		if err != nil {
 			return err
@@ -597,7 +597,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 			n.is, err = r.latest(&o, n.is, n.last)
 		}
 		if err == nil && aroundTo != nil {
-			n.is, err = r.lasting(&o, n.is, aroundTo)
+			n.is, err = r.lasting(&o, n.is, aroundTo, entries)
 		}
 		if err != nil {
 			return err
@@ -668,7 +668,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 }
 
 // eachMoved calls f with what is recorded around two pasts of those of the objects that left a selection or entered one with the labels of
-// their namespace after one of them, and before their next state.
+// their namespace.
 func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net, aroundFrom, aroundTo *around) error) error {
 	if len(objects) == 0 {
 		return nil
@@ -688,7 +688,7 @@ func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net
 		during, duringErr := r.around(to, first, "", of)
 		err = cmp.Or(err, beforeErr, duringErr)
 		for p, a := range before {
-			if b := during[p]; b != nil && err == nil && (a.after != 0 || b.after != 0) {
+			if b := during[p]; b != nil && err == nil && a.moved {
 				err = f(objects[Object{resource, p.namespace, p.name}], a, b)
 			}
 		}

@@ -169,3 +169,60 @@ func TestOwnedAfterItsNamespaceLeft(t *testing.T) {
 		}
 	})
 }
+
+// An object that enters the selection of a watch with the labels of its namespace is known from then on, and not before.
+func TestStateSinceItsNamespaceEntered(t *testing.T) {
+	for name, gap := range map[string]bool{"": false, "with a gap": true} {
+		t.Run(name, func(t *testing.T) {
+			relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
+				relabel("test")
+				w.cluster["a"] = w.object("a", "u1")
+				h.OnAdd(w.cluster["a"], false)
+				before := w.rest()
+				w.rest()
+				relabel("prod")
+				entered := w.rest()
+				w.rest()
+				check := func(when string, at time.Time, want As) {
+					t.Helper()
+					s, err := w.r.At(t.Context(), pod("a"), at)
+					w.must(err)
+					list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+					w.must(err)
+					if s.As != want || want == Exact && !s.Exists || len(list.Items) != 1 || list.Items[0].As != want {
+						t.Errorf("%s: got %+v, in the list %+v, want %s", when, s, list.Items, want)
+					}
+				}
+				both := func(when string) {
+					t.Helper()
+					check(when+", before", before, UnknownBefore)
+					check(when+", since", entered, Exact)
+				}
+				both("entered")
+				var amid time.Time
+				want := Exact
+				if gap {
+					want = Gap
+					amid = w.now().Add(time.Minute)
+					w.lost(func(string) {})
+				} else {
+					amid = w.rest()
+					w.rest()
+					h.OnUpdate(w.cluster["a"], w.owned("a", "u1", ""))
+				}
+				w.rest()
+				both("changed")
+				check("changed, until then", amid, want)
+				last, err := w.r.Diff(t.Context(), pod("a"), time.Time{}, w.now())
+				w.must(err)
+				c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: entered, To: w.now()}, false)
+				w.must(err)
+				if last.From.As != want || len(c.Items)+c.Churned != 1 || len(c.Items) == 1 && c.Items[0].Before != Exact {
+					t.Errorf("the change: %+v, of the period: %+v", last, c)
+				}
+				relabel("test")
+				both("left")
+			})
+		})
+	}
+}
