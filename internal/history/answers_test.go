@@ -315,6 +315,26 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 	})
 }
 
+// What was created in a namespace is not unknown because the history of another one begins later.
+func TestChangesBesideAnotherNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.rest()
+		w.restart(false) // the history has begun
+		from := w.rest()
+		w.rest()
+		w.c.Handler(w.feed).OnAdd(w.object("a", "u1"), false)
+		w.rest()
+		w.must(ledger.PutMeta(w.st, ledger.CheckpointMeta(ledger.FeedID("pods", "few")), ledger.Encode(ledger.Checkpoint{HistorySince: w.now()})))
+		c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, Namespace: "ns", From: from, To: w.now()}, false)
+		w.must(err)
+		if !c.Complete || len(c.Items) != 1 || c.Items[0].Change != "created" {
+			t.Errorf("got %+v, want that a was created", c)
+		}
+	})
+}
+
 // A period without a beginning that ends before the history does is not in it: that nothing is found there does not show that
 // nothing happened.
 func TestPeriodUntilBeforeTheHistory(t *testing.T) {

@@ -451,6 +451,7 @@ type coverage struct {
 	low      time.Time // when the log begins
 	since    time.Time // the time since when all changes are in the history, zero if they are not
 	narrowed []narrowing
+	apart    bool // some of it is read in single namespaces
 }
 
 // narrowing is when the rules by which the history is kept became narrower, as the clock may have shown it.
@@ -493,6 +494,8 @@ func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverag
 		if !concerns(feed, resource, namespace) {
 			return nil
 		}
+		_, in := ledger.SplitFeed(feed)
+		c.apart = c.apart || in != ""
 		begun := k.certain(cp.HistorySince)
 		if found, all = true, all && !begun.IsZero(); begun.After(c.since) {
 			c.since = begun

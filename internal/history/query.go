@@ -639,15 +639,25 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	if err != nil && !damaged {
 		return nil, false, err
 	}
-	covered := map[event.Resource]coverage{}
+	covered := map[Object]coverage{} // by resource, and by namespace where feeds read one
+	cover := func(resource event.Resource, namespace string) (coverage, error) {
+		of := Object{Resource: resource, Namespace: namespace}
+		c, ok := covered[of]
+		if !ok {
+			if c, err = r.coverage(&resource, namespace); err == nil {
+				covered[of] = c
+			}
+		}
+		return c, err
+	}
 	for _, n := range all {
 		o := n.object()
-		c, ok := covered[o.Resource]
-		if !ok {
-			if c, err = r.coverage(&o.Resource, ""); err != nil {
-				return nil, false, err
-			}
-			covered[o.Resource] = c
+		c, err := cover(o.Resource, "")
+		if err == nil && c.apart {
+			c, err = cover(o.Resource, o.Namespace)
+		}
+		if err != nil {
+			return nil, false, err
 		}
 		last := lived[key(o)]
 		ended := last.sequence != 0 && c.changes(from.t)
