@@ -70,6 +70,7 @@ type known struct {
 	latest  time.Time     // that the clock has shown, since it was set back last
 	late    time.Duration // that a record has at most been committed after one of a later time, while the clock was not set
 	damaged bool          // headlines are, and may hide gaps
+	first   uint64        // of the log then
 }
 
 // certain is the time from which on the clock has shown no time that was before an earlier time.
@@ -216,6 +217,9 @@ func (r *Reader) look() (known, error) {
 	k := r.known
 	r.mu.Unlock()
 	stats := r.store.LogStats()
+	if k.damaged && k.first != stats.First {
+		k = known{} // retention may have deleted what is damaged
+	}
 	if k.seen >= stats.Last {
 		return k, nil
 	}
@@ -249,9 +253,9 @@ func (r *Reader) look() (known, error) {
 	if ledger.IgnoreUnreadable(err) != nil {
 		return k, err
 	}
-	k.seen, k.damaged = stats.Last, k.damaged || err != nil
+	k.seen, k.damaged, k.first = stats.Last, k.damaged || err != nil, stats.First
 	r.mu.Lock()
-	if r.known.seen < k.seen {
+	if r.known.seen <= k.seen {
 		r.known = k
 	}
 	r.mu.Unlock()
