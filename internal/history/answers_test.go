@@ -200,6 +200,68 @@ func TestVersionsWithADamagedRecord(t *testing.T) {
 	})
 }
 
+// lost has neither records nor headlines of some sequences.
+type lost struct {
+	*store.Store
+	first, last uint64
+}
+
+func (l lost) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	if l.first <= sequence && sequence <= l.last {
+		return store.Item{}, false, store.ErrUnreadable
+	}
+	return l.Store.ReadRecord(sequence)
+}
+
+func (l lost) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	var damage error
+	err := l.Store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		var in headline.Reader
+		some := false
+		err := in.Read(blocks, "", func(row *headline.Row) error {
+			some = some || l.first <= row.Sequence && row.Sequence <= l.last
+			return nil
+		})
+		if some {
+			damage = store.ErrUnreadable
+			return err
+		}
+		return errors.Join(err, f(blocks))
+	})
+	return errors.Join(err, damage)
+}
+
+// Versions of which nothing is left are not left out silently.
+func TestVersionsWithLostRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 3 {
+			w.rest()
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.rest()
+		all := func() (v Versions) {
+			var err error
+			v, err = w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+			w.must(err)
+			return v
+		}
+		v := all()
+		if len(v.Items) != 4 || len(v.Gaps) != 0 {
+			t.Fatalf("got %+v", v)
+		}
+		w.r.store = lost{w.st, v.Items[2].Sequence, v.Items[1].Sequence}
+		if v := all(); len(v.Items) != 4 && len(v.Gaps) == 0 {
+			t.Errorf("got %+v, want a gap", v)
+		}
+	})
+}
+
 // What a watch that is gone has left in its part of the ledger is not taken for the present.
 func TestStatesOfAnotherPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

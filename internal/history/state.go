@@ -1010,7 +1010,9 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		out.Items = append(out.Items, v)
 		return true, err
 	}
-	if err := r.newest(ctx, &o, to, below, take); err != nil {
+	err = r.newest(ctx, &o, to, below, take)
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if ledger.IgnoreUnreadable(err) != nil {
 		return out, err
 	}
 	if from.IsZero() {
@@ -1025,8 +1027,16 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 	}
 	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, until)
 	out.Gaps = span.Gaps
+	if damaged && err == nil { // of some nothing may be left
+		var begun time.Time
+		_, begun, err = r.horizon()
+		out.Gaps = append(out.Gaps, event.GapData{Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Cause: causeUnreadable, From: later(from, begun.Add(-disorder)), To: until})
+	}
 	return out, err
 }
+
+// causeUnreadable is the cause of gaps by what could not be read, as dynamicfactory has it.
+const causeUnreadable = "unreadable"
 
 // preceding is the state before a version. It goes by the order of the records: the clock may have
 // shown the time of the version before, or again since.
@@ -1036,7 +1046,7 @@ func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, e
 
 // newest calls take with the records of an object's states, the newest first, until it returns
 // false. Those after a time may be left out; zero: none are. Those from the sequence below on
-// are; 0: none. One that cannot be read has no object.
+// are; 0: none. One that cannot be read has no object. The error is store.ErrUnreadable if there may be others.
 func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint64, take func(*stored) (more bool, err error)) error {
 	begin, high, err := r.beginning(o, to, below)
 	if err != nil {
@@ -1083,10 +1093,10 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 		}
 		return errors.Join(err, stop(ctx))
 	})
-	if err = ignoreEnough(err); errors.Is(err, store.ErrUnreadable) {
-		return nil
+	if errors.Is(err, store.ErrUnreadable) {
+		return err
 	}
-	return err
+	return ignoreEnough(err)
 }
 
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
