@@ -431,3 +431,29 @@ func TestBacktestWithTheGapOfASink(t *testing.T) {
 		}
 	})
 }
+
+// TestBacktestAfterTheClockRanAhead: a record with the time of a clock that ran ahead does not end the period before those that follow it.
+func TestBacktestAfterTheClockRanAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		routes := []route.Spec{tiered("red", "red", per(0))}
+		w := newWorld(t, routes)
+		w.change("a", "red")
+		pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+		ahead := w.now().Add(time.Hour)
+		payload, err := record.Append(nil, &record.Record{Event: event.Event{
+			Type: event.Gap, Time: ahead, Resource: pods, Gap: &event.GapData{Watch: "w", Resource: pods, Cause: dynamicfactory.CauseExpired, From: ahead, To: ahead},
+		}})
+		w.must(err)
+		b := w.st.NewBatch()
+		b.Append(store.Record{Time: ahead, Payload: payload}, nil)
+		w.must(w.st.Commit(b))
+		w.change("a", "red")
+		time.Sleep(time.Minute)
+		until := w.now()
+		time.Sleep(time.Minute)
+		w.change("a", "red")
+		if got := w.backtest(routes, routes, until); got.Scanned != 2 || got.Gaps != 0 || got.Routes[0].Matches != 2 || got.To.After(until) {
+			t.Errorf("%+v, want both changes", got)
+		}
+	})
+}
