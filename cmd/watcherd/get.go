@@ -270,7 +270,7 @@ func printInexact(w io.Writer, inexact map[history.As][]string) {
 func worthWords(as history.As) string {
 	switch as {
 	case history.UnknownBefore:
-		return "the history begins later"
+		return "nothing is recorded of that time"
 	case history.Gap:
 		return "the history has a gap there"
 	}

@@ -388,7 +388,7 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if d.From.As == history.UnknownBefore && d.To.As == history.UnknownBefore {
-		return errors.New("neither of the states is recorded: the history begins later")
+		return errors.New("neither of the states is recorded: the history has nothing of these times")
 	}
 	for _, s := range []*history.State{&d.From, &d.To} {
 		switch s.As {

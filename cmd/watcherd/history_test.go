@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -169,5 +172,17 @@ func TestMoreChanges(t *testing.T) {
 		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(notes.String(), want) {
 			t.Errorf("%s: %v, %q, want %q", flag, err, &notes, want)
 		}
+	}
+}
+
+// TestBacktestWithDamagedRecords: what a backtest could not read is not left out silently.
+func TestBacktestWithDamagedRecords(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	cmd := &cobra.Command{}
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(&b)
+	if err := printBacktest(cmd, &retrace.Backtest{Scanned: 5, Damaged: 2}); err != nil || !strings.Contains(b.String(), "2 records of this time cannot be read") {
+		t.Errorf("got %q %v", b.String(), err)
 	}
 }

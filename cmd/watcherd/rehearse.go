@@ -81,6 +81,9 @@ func printBacktest(cmd *cobra.Command, b *retrace.Backtest) error {
 	if b.Gaps > 0 {
 		fmt.Fprintf(notes, "watcherd: %s in this time: changes may be missing\n", plural(b.Gaps, "gap"))
 	}
+	if b.Damaged > 0 {
+		fmt.Fprintf(notes, "watcherd: %s of this time cannot be read: what they were is not in the result\n", plural(b.Damaged, "record"))
+	}
 	t := newTable(out, "ROUTE", "MATCHES", "PER HOUR", "PEAK/MIN", "COALESCED", "WHEN FALSE", "UNCHANGED", "ERRORS")
 	for i := range b.Routes {
 		r := &b.Routes[i]

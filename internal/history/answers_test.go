@@ -200,6 +200,68 @@ func TestVersionsWithADamagedRecord(t *testing.T) {
 	})
 }
 
+// lost has neither records nor headlines of some sequences.
+type lost struct {
+	*store.Store
+	first, last uint64
+}
+
+func (l lost) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	if l.first <= sequence && sequence <= l.last {
+		return store.Item{}, false, store.ErrUnreadable
+	}
+	return l.Store.ReadRecord(sequence)
+}
+
+func (l lost) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	var damage error
+	err := l.Store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		var in headline.Reader
+		some := false
+		err := in.Read(blocks, "", func(row *headline.Row) error {
+			some = some || l.first <= row.Sequence && row.Sequence <= l.last
+			return nil
+		})
+		if some {
+			damage = store.ErrUnreadable
+			return err
+		}
+		return errors.Join(err, f(blocks))
+	})
+	return errors.Join(err, damage)
+}
+
+// Versions of which nothing is left are not left out silently.
+func TestVersionsWithLostRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 3 {
+			w.rest()
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.rest()
+		all := func() (v Versions) {
+			var err error
+			v, err = w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 10})
+			w.must(err)
+			return v
+		}
+		v := all()
+		if len(v.Items) != 4 || len(v.Gaps) != 0 {
+			t.Fatalf("got %+v", v)
+		}
+		w.r.store = lost{w.st, v.Items[2].Sequence, v.Items[1].Sequence}
+		if v := all(); len(v.Items) != 4 && len(v.Gaps) == 0 {
+			t.Errorf("got %+v, want a gap", v)
+		}
+	})
+}
+
 // What a watch that is gone has left in its part of the ledger is not taken for the present.
 func TestStatesOfAnotherPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -311,6 +373,26 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 		}
 		if a := c.Items[0]; a.Change != "changed" || !a.Recreated || a.Count != 2 {
 			t.Errorf("got %+v, want that a was created again", a)
+		}
+	})
+}
+
+// What was created in a namespace is not unknown because the history of another one begins later.
+func TestChangesBesideAnotherNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.rest()
+		w.restart(false) // the history has begun
+		from := w.rest()
+		w.rest()
+		w.c.Handler(w.feed).OnAdd(w.object("a", "u1"), false)
+		w.rest()
+		w.must(ledger.PutMeta(w.st, ledger.CheckpointMeta(ledger.FeedID("pods", "few")), ledger.Encode(ledger.Checkpoint{HistorySince: w.now()})))
+		c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, Namespace: "ns", From: from, To: w.now()}, false)
+		w.must(err)
+		if !c.Complete || len(c.Items) != 1 || c.Items[0].Change != "created" {
+			t.Errorf("got %+v, want that a was created", c)
 		}
 	})
 }
@@ -1018,22 +1100,24 @@ func TestOwned(t *testing.T) {
 	})
 }
 
+// owned is the next version of an object that a controls in a life, or none if that is empty.
+func (w *world) owned(name, uid, owner string) *compact.Object {
+	w.version++
+	w.shown.Store(int64(w.version))
+	refs := ""
+	if owner != "" {
+		refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q,"controller":true}]`, owner)
+	}
+	return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"%s}}`, name, uid, w.version, refs))
+}
+
 // Owned objects of a past time are those that named the owner then, whatever has come of them: one that was made again
 // with its owner, as the Pods of a StatefulSet are, one that was released, and one that was not selected since.
 func TestOwnedOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
-		owned := func(name, uid, owner string) *compact.Object {
-			w.version++
-			w.shown.Store(int64(w.version))
-			refs := ""
-			if owner != "" {
-				refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q,"controller":true}]`, owner)
-			}
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"%s}}`, name, uid, w.version, refs))
-		}
-		h := w.c.Handler(w.feed)
+		owned, h := w.owned, w.c.Handler(w.feed)
 		w.rest()
 		h.OnAdd(w.object("a", "u1"), false)
 		was := map[string]*compact.Object{}
@@ -1073,6 +1157,59 @@ func TestOwnedOfAnEarlierLife(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.got); diff != "" {
 				t.Errorf("%s: %s", what, diff)
 			}
+		}
+	})
+}
+
+// Owned objects are of the owner that there was at their time, also if it is recorded while the answer is made.
+func TestOwnedOfWhatIsBeingRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		w.rest()
+		h.OnAdd(w.object("a", "u1"), false)
+		w.rest()
+		later := func() {
+			h.OnDelete(w.object("a", "u1"))
+			h.OnAdd(w.object("a", "u2"), false)
+			h.OnAdd(w.owned("d", "d1", "u2"), false)
+			w.c.Flush()
+		}
+		w.r.Reading(func(settle func(string) bool, _ time.Time) (map[string]Unread, bool) {
+			if settle != nil {
+				later()
+				later = func() {}
+			}
+			return map[string]Unread{"pods": {}}, true
+		})
+		got, err := w.r.Owned(t.Context(), pod("a"), time.Time{}, 10)
+		w.must(err)
+		if got.As != Exact || len(got.Unread) > 0 || len(got.Items) != 1 {
+			t.Errorf("got %+v, want d", got)
+		}
+	})
+}
+
+// The list of owned objects is no more exact than the states that it would have to be made of.
+func TestOwnedWithADamagedRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		w.rest()
+		h.OnAdd(w.object("a", "u1"), false)
+		first := w.owned("d", "d1", "u1")
+		h.OnAdd(first, false)
+		at := w.rest()
+		w.rest()
+		h.OnUpdate(first, w.owned("d", "d1", "u1"))
+		w.rest()
+		v, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("d"), Limit: 10})
+		w.must(err)
+		w.r.store = damagedAt{w.st, v.Items[1].Sequence}
+		if got, err := w.r.Owned(t.Context(), pod("a"), at, 10); err != nil || got.As != Gap {
+			t.Errorf("got %+v %v, want a gap", got, err)
 		}
 	})
 }

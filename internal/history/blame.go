@@ -76,8 +76,8 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil {
 		return b, err
 	}
-	w := walker{Blame: b, reader: r, keys: keys, began: time.Now(), newest: s.before, gone: s.As == Exact && !s.Exists, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return g.quiet() || !g.concerns(&o.Resource, o.Namespace, o.Name) })}
-	if err := r.newest(ctx, &o, time.Time{}, 0, w.take); err != nil {
+	w := walker{Blame: b, reader: r, keys: keys, began: time.Now(), newest: s.before, blind: s.As == Gap, gone: s.As == Exact && !s.Exists, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return g.quiet() || !g.concerns(&o.Resource, o.Namespace, o.Name) })}
+	if err := ledger.IgnoreUnreadable(r.newest(ctx, &o, time.Time{}, 0, w.take)); err != nil { // states that are no neighbours show it
 		return b, err
 	}
 	if w.last != nil {

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -233,6 +234,32 @@ func TestBlameOfALaterLife(t *testing.T) {
 				t.Errorf("got %+v, want what was set before %v", f, found)
 			}
 		}
+	})
+}
+
+// TestBlameOfAnUnreadableObject: what was set last is not known as long as the object cannot be read.
+func TestBlameOfAnUnreadableObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.c.Handler(w.feed).OnAdd(w.object("a", "u1"), false)
+		check := func(what string, as As) {
+			t.Helper()
+			w.rest()
+			b, err := w.r.Blame(t.Context(), pod("a"))
+			w.must(err)
+			for _, f := range b.Fields {
+				if f.As != as {
+					t.Errorf("%s: %+v, want %s", what, f, as)
+				}
+			}
+			if len(b.Fields) == 0 {
+				t.Errorf("%s: no fields", what)
+			}
+		}
+		check("read", Exact)
+		w.c.HistoryLost(w.feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "a", To: fmt.Sprint(w.version), FromTime: w.now(), ToTime: w.now()})
+		check("unreadable", Gap)
 	})
 }
 

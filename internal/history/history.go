@@ -70,6 +70,7 @@ type known struct {
 	latest  time.Time     // that the clock has shown, since it was set back last
 	late    time.Duration // that a record has at most been committed after one of a later time, while the clock was not set
 	damaged bool          // headlines are, and may hide gaps
+	first   uint64        // of the log then
 }
 
 // certain is the time from which on the clock has shown no time that was before an earlier time.
@@ -216,6 +217,9 @@ func (r *Reader) look() (known, error) {
 	k := r.known
 	r.mu.Unlock()
 	stats := r.store.LogStats()
+	if k.damaged && k.first != stats.First {
+		k = known{} // retention may have deleted what is damaged
+	}
 	if k.seen >= stats.Last {
 		return k, nil
 	}
@@ -249,9 +253,9 @@ func (r *Reader) look() (known, error) {
 	if ledger.IgnoreUnreadable(err) != nil {
 		return k, err
 	}
-	k.seen, k.damaged = stats.Last, k.damaged || err != nil
+	k.seen, k.damaged, k.first = stats.Last, k.damaged || err != nil, stats.First
 	r.mu.Lock()
-	if r.known.seen < k.seen {
+	if r.known.seen <= k.seen {
 		r.known = k
 	}
 	r.mu.Unlock()
@@ -451,6 +455,7 @@ type coverage struct {
 	low      time.Time // when the log begins
 	since    time.Time // the time since when all changes are in the history, zero if they are not
 	narrowed []narrowing
+	apart    bool // some of it is read in single namespaces
 }
 
 // narrowing is when the rules by which the history is kept became narrower, as the clock may have shown it.
@@ -493,6 +498,8 @@ func (r *Reader) coverage(resource *event.Resource, namespace string) (c coverag
 		if !concerns(feed, resource, namespace) {
 			return nil
 		}
+		_, in := ledger.SplitFeed(feed)
+		c.apart = c.apart || in != ""
 		begun := k.certain(cp.HistorySince)
 		if found, all = true, all && !begun.IsZero(); begun.After(c.since) {
 			c.since = begun

@@ -3,6 +3,7 @@ package history
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -170,6 +171,47 @@ func (s *trims) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks [
 			s.now()
 		}
 		return f(blocks)
+	})
+}
+
+// holed has lost the headline of a record.
+type holed struct {
+	*store.Store
+	sequence uint64
+}
+
+func (s holed) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	err := s.Store.ScanHeadlines(from, to, newestFirst, f)
+	if max(from, s.LogStats().First) <= s.sequence && s.sequence <= to {
+		err = errors.Join(err, store.ErrUnreadable)
+	}
+	return err
+}
+
+// Headlines that were lost make no answer inexact once retention has deleted their records.
+func TestLostHeadlinesBesideRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		w.updates(2, time.Minute)
+		first := w.st.LogStats().First
+		w.updates(2, 2*time.Minute)
+		w.r.store = holed{w.st, first}
+		check := func(as As) {
+			t.Helper()
+			s, err := w.r.At(t.Context(), pod("a"), w.now())
+			w.must(err)
+			span, err := w.r.span(&pods, "", "", w.now(), w.now())
+			w.must(err)
+			if s.As != as || span.Complete != (as == Exact) {
+				t.Errorf("got %+v, complete: %t, want %s", s, span.Complete, as)
+			}
+		}
+		check(Gap)
+		w.trim(first + 1)
+		check(Exact)
+		w.updates(1, time.Minute)
+		check(Exact)
 	})
 }
 

@@ -256,7 +256,7 @@ func ownersOf(about *event.Resource, namespace string, raw []byte) (list []Ref) 
 
 // Owned are the objects that an object owns.
 type Owned struct {
-	As        As            `json:"as"` // exact: the list has every object that the watches read
+	As        As            `json:"as"` // exact: the list has every object that the watches read, and of none the state is unknown
 	Items     []OwnedObject `json:"items"`
 	Truncated bool          `json:"truncated,omitempty"` // there may be more
 	Unread    []Unread      `json:"unread,omitempty"`    // before the time, of what the watches read: the objects are those before it
@@ -282,6 +282,10 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	if now {
 		t = r.now()
 	}
+	unread, err := r.unread(nil, o.Namespace, "", t) // before the state of the owner: it waits for what is being recorded
+	if err != nil {
+		return Owned{}, err
+	}
 	state, err := r.stateAt(ctx, o, t)
 	if err != nil {
 		return Owned{}, err
@@ -290,7 +294,9 @@ func (r *Reader) Owned(ctx context.Context, o Object, t time.Time, limit int) (O
 	if err != nil {
 		return Owned{}, err
 	}
-	return r.owned(ctx, &o, state.Object, at, now, limit)
+	out, err := r.owned(ctx, &o, state.Object, at, now, limit)
+	out.Unread = unread
+	return out, err
 }
 
 // OwnedVersion is Owned of when a version was the last record.
@@ -302,7 +308,13 @@ func (r *Reader) OwnedVersion(ctx context.Context, o Object, sequence uint64, li
 	case s.Time.IsZero(): // its record is not there
 		return Owned{As: s.As, Items: []OwnedObject{}}, nil
 	}
-	return r.owned(ctx, &o, s.Object, past{t: s.Time, to: sequence, ordered: true}, false, limit)
+	unread, err := r.unread(nil, o.Namespace, "", s.Time)
+	if err != nil {
+		return Owned{}, err
+	}
+	out, err := r.owned(ctx, &o, s.Object, past{t: s.Time, to: sequence, ordered: true}, false, limit)
+	out.Unread = unread
+	return out, err
 }
 
 // owned returns the objects that one with a state owns at the end of a past; now: that is now.
@@ -310,10 +322,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	out, began := Owned{Items: []OwnedObject{}}, time.Now()
 	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
-	var err error
-	if out.Unread, err = r.unread(nil, namespace, "", at.t); err != nil {
-		return out, err
-	}
+	known := Exact                           // what is known of the objects without a state, which it may own
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -324,6 +333,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 	}
 	since := at.to + 1 // what is recorded later may have been another state at that time
 	if !at.ordered {
+		var err error
 		if since, err = r.begin(at.t); ledger.IgnoreUnreadable(err) != nil {
 			return out, err
 		}
@@ -355,6 +365,9 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		for after := ""; ; {
 			var unread error
 			_, next, _, err := r.eachAt(ctx, all, at, after, ownedPage, func(s *State) bool {
+				if s.Object == nil && known != Gap {
+					known = s.As
+				}
 				item, ok := owner.owned(resource, s)
 				if ok && len(out.Items) == limit {
 					out.Truncated = true
@@ -384,8 +397,11 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 		}
 	}
 	span, err := r.spanOf(nil, namespace, "", at, at)
-	if out.As = span.as(); damaged {
+	switch out.As = span.as(); {
+	case damaged:
 		out.As = Gap
+	case out.As == Exact:
+		out.As = known
 	}
 	return out, err
 }

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -573,39 +574,37 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 	if err != nil {
 		return nil, false, err
 	}
-	came, began, refs := map[Object]bool{}, time.Now(), 0
+	began, refs := time.Now(), 0
 	left := map[event.Resource]leavings{}
-	whole = true
-	for i, n := range all {
-		if time.Since(began) > 10*patience {
-			all, whole = all[:i], false
-			break
-		}
+	find := func(n *net, aroundFrom, aroundTo *around) error {
 		o := n.object()
-		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err != nil {
-			return nil, false, err
+		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err == nil && aroundFrom != nil {
+			n.was, err = r.lasting(&o, n.was, aroundFrom, nil)
+		}
+		if err != nil {
+			return err
 		}
 		if _, ok := left[o.Resource]; !ok {
 			if left[o.Resource], err = r.leavings(o.Resource); err != nil {
-				return nil, false, err
+				return err
 			}
 		}
 		entries, err := r.entries(&o, left[o.Resource])
 		if err != nil {
-			return nil, false, err
+			return err
 		}
 		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err == nil {
 			n.is, err = r.latest(&o, n.is, n.last)
 		}
-		if err != nil {
-			return nil, false, err
+		if err == nil && aroundTo != nil {
+			n.is, err = r.lasting(&o, n.is, aroundTo, entries)
 		}
-		if n.was.As == Exact && !n.was.Exists {
-			came[key(o)] = true
+		if err != nil {
+			return err
 		}
 		if owners {
 			if n.owners, err = r.ownersOf(n); err != nil {
-				return nil, false, err
+				return err
 			}
 			if refs += len(n.owners); refs > maxAllRefs {
 				n.owners = slices.Clone(n.owners[:min(len(n.owners), 1)])
@@ -613,21 +612,52 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		}
 		alike(keys, &n.was, &n.is)
 		n.describe()
+		return nil
+	}
+	came, unknown := map[Object]bool{}, map[Object]*net{}
+	whole = true
+	for i, n := range all {
+		if time.Since(began) > 10*patience {
+			all, whole = all[:i], false
+			break
+		}
+		if err := find(n, nil, nil); err != nil {
+			return nil, false, err
+		}
+		if n.was.As == Exact && !n.was.Exists {
+			came[key(n.object())] = true
+		}
+		if n.was.As == UnknownBefore || n.is.As == UnknownBefore {
+			unknown[key(n.object())] = n
+		}
+	}
+	if err := r.eachMoved(unknown, from, to, find); err != nil {
+		return nil, false, err
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
 	if err != nil && !damaged {
 		return nil, false, err
 	}
-	covered := map[event.Resource]coverage{}
+	covered := map[Object]coverage{} // by resource, and by namespace where feeds read one
+	cover := func(resource event.Resource, namespace string) (coverage, error) {
+		of := Object{Resource: resource, Namespace: namespace}
+		c, ok := covered[of]
+		if !ok {
+			if c, err = r.coverage(&resource, namespace); err == nil {
+				covered[of] = c
+			}
+		}
+		return c, err
+	}
 	for _, n := range all {
 		o := n.object()
-		c, ok := covered[o.Resource]
-		if !ok {
-			if c, err = r.coverage(&o.Resource, ""); err != nil {
-				return nil, false, err
-			}
-			covered[o.Resource] = c
+		c, err := cover(o.Resource, "")
+		if err == nil && c.apart {
+			c, err = cover(o.Resource, o.Namespace)
+		}
+		if err != nil {
+			return nil, false, err
 		}
 		last := lived[key(o)]
 		ended := last.sequence != 0 && c.changes(from.t)
@@ -645,6 +675,35 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 		}
 	}
 	return all, whole, nil
+}
+
+// eachMoved calls f with what is recorded around two pasts of those of the objects that left a selection or entered one with the labels of
+// their namespace.
+func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net, aroundFrom, aroundTo *around) error) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	first := r.store.LogStats().First
+	among := func(row *headline.Row) bool { return objects[objectOf(row)] != nil }
+	resources := map[event.Resource]bool{}
+	err := r.rows(first, newest, false, "", func(row *headline.Row) bool {
+		return row.Flags&headline.State == 0 && row.Flags&moves != 0 && among(row)
+	}, func(row *headline.Row) error {
+		resources[objectOf(row).Resource] = true
+		return nil
+	})
+	for resource := range resources {
+		of := func(row *headline.Row) bool { return same(row.Resource, resource) && among(row) }
+		before, beforeErr := r.around(from, first, "", of)
+		during, duringErr := r.around(to, first, "", of)
+		err = cmp.Or(err, beforeErr, duringErr)
+		for p, a := range before {
+			if b := during[p]; b != nil && err == nil && a.moved {
+				err = f(objects[Object{resource, p.namespace, p.name}], a, b)
+			}
+		}
+	}
+	return ledger.IgnoreUnreadable(err)
 }
 
 // describe compares the objects of both states, and drops them.

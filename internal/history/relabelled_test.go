@@ -86,7 +86,7 @@ func TestEndAfterItsNamespaceLeft(t *testing.T) {
 // recorded before known.
 func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
-		first, second := w.object("a", "u1"), w.object("a", "u1")
+		first, second := w.object("a", "u1"), w.owned("a", "u1", "")
 		h.OnAdd(first, false)
 		added := w.rest()
 		w.rest()
@@ -111,11 +111,20 @@ func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 				t.Errorf("%s %d are listed", when, len(list.Items))
 			}
 		}
+		between := func(from, to time.Time) []NetChange {
+			t.Helper()
+			c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: from, To: to}, false)
+			w.must(err)
+			return c.Items
+		}
 		all := func(after As) {
 			t.Helper()
 			check("added", added, Exact, first.GetResourceVersion())
 			check("selected", selected, Exact, second.GetResourceVersion())
 			check("left", left, after, second.GetResourceVersion())
+			if c := between(added, selected); len(c) != 1 || c[0].Change != "changed" || c[0].Before != Exact || c[0].After != Exact {
+				t.Errorf("while it is selected: %+v", c)
+			}
 		}
 		all(Exact)
 		third := w.object("a", "u1")
@@ -131,5 +140,89 @@ func TestChangeAfterItsNamespaceLeft(t *testing.T) {
 		w.rest()
 		all(UnknownBefore)
 		check("changed", changed, UnknownBefore, "")
+		if c := between(selected, w.now()); len(c) != 1 || c[0].Before != Exact || c[0].After != Exact {
+			t.Errorf("since it was selected: %+v", c)
+		}
 	})
+}
+
+// An object whose state is unknown, as it changed while its namespace was not selected, may be owned.
+func TestOwnedAfterItsNamespaceLeft(t *testing.T) {
+	relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
+		h.OnAdd(w.object("a", "u1"), false)
+		first, second := w.owned("d", "d1", "u1"), w.owned("d", "d1", "u1")
+		h.OnAdd(first, false)
+		at := w.rest()
+		w.rest()
+		relabel("test")
+		w.rest()
+		h.OnUpdate(first, second)
+		changed := w.rest()
+		w.rest()
+		relabel("prod")
+		h.OnUpdate(second, w.owned("d", "d1", "u1"))
+		w.rest()
+		for at, want := range map[time.Time]Owned{at: {As: Exact, Items: make([]OwnedObject, 1)}, changed: {As: UnknownBefore}} {
+			if got, err := w.r.Owned(t.Context(), pod("a"), at, 10); err != nil || got.As != want.As || len(got.Items) != len(want.Items) {
+				t.Errorf("got %+v %v, want %+v", got, err, want)
+			}
+		}
+	})
+}
+
+// An object that enters the selection of a watch with the labels of its namespace is known from then on, and not before.
+func TestStateSinceItsNamespaceEntered(t *testing.T) {
+	for name, gap := range map[string]bool{"": false, "with a gap": true} {
+		t.Run(name, func(t *testing.T) {
+			relabelling(t, func(t *testing.T, w *world, h cache.ResourceEventHandler, relabel func(env string)) {
+				relabel("test")
+				w.cluster["a"] = w.object("a", "u1")
+				h.OnAdd(w.cluster["a"], false)
+				before := w.rest()
+				w.rest()
+				relabel("prod")
+				entered := w.rest()
+				w.rest()
+				check := func(when string, at time.Time, want As) {
+					t.Helper()
+					s, err := w.r.At(t.Context(), pod("a"), at)
+					w.must(err)
+					list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+					w.must(err)
+					if s.As != want || want == Exact && !s.Exists || len(list.Items) != 1 || list.Items[0].As != want {
+						t.Errorf("%s: got %+v, in the list %+v, want %s", when, s, list.Items, want)
+					}
+				}
+				both := func(when string) {
+					t.Helper()
+					check(when+", before", before, UnknownBefore)
+					check(when+", since", entered, Exact)
+				}
+				both("entered")
+				var amid time.Time
+				want := Exact
+				if gap {
+					want = Gap
+					amid = w.now().Add(time.Minute)
+					w.lost(func(string) {})
+				} else {
+					amid = w.rest()
+					w.rest()
+					h.OnUpdate(w.cluster["a"], w.owned("a", "u1", ""))
+				}
+				w.rest()
+				both("changed")
+				check("changed, until then", amid, want)
+				last, err := w.r.Diff(t.Context(), pod("a"), time.Time{}, w.now())
+				w.must(err)
+				c, err := w.r.Changes(t.Context(), Filter{Resource: &pods, From: entered, To: w.now()}, false)
+				w.must(err)
+				if last.From.As != want || len(c.Items)+c.Churned != 1 || len(c.Items) == 1 && c.Items[0].Before != Exact {
+					t.Errorf("the change: %+v, of the period: %+v", last, c)
+				}
+				relabel("test")
+				both("left")
+			})
+		})
+	}
 }

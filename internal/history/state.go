@@ -223,11 +223,11 @@ func (r *Reader) several(o *Object) bool { return len(r.partitions(o.Resource)) 
 // no state is.
 func (r *Reader) at(ctx context.Context, o *Object, before past, after around, entries []entry) (State, error) {
 	s, err := r.resolve(ctx, o, before, after.next, entries)
-	if err == nil && (r.several(o) || s.As == UnknownBefore && after.after != 0) {
+	if err == nil && (r.several(o) || s.As == UnknownBefore) {
 		var all map[place]*around
 		all, err = r.around(before, r.store.LogStats().First, o.Name, o.is)
 		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
-			s, err = r.lasting(o, s, a)
+			s, err = r.lasting(o, s, a, entries)
 		}
 	}
 	if errors.Is(err, store.ErrUnreadable) {
@@ -287,6 +287,7 @@ type around struct {
 	lived bool   // that is not a deletion
 	left  bool   // with that it left the selection of a watch
 	moved bool   // it left or entered one with the labels of its namespace
+	since uint64 // the last record before it by which it did so, after the last state; 0: there is none
 	after uint64 // the first record after it by which it did so, before the next state; 0: there is none
 	gap   uint64 // the last gap of it alone before the time; 0: there is none
 	lost  uint64 // the first one after it; 0: there is none
@@ -316,11 +317,14 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 		case row.Type == event.Gap:
 			a.lost = cmp.Or(a.lost, row.Sequence)
 		case row.Flags&headline.State == 0:
-			if a.moved = true; a.after == 0 && a.next == 0 && !before.has(row.Sequence, row.Time()) {
+			switch a.moved = true; {
+			case before.has(row.Sequence, row.Time()):
+				a.since, a.after = row.Sequence, 0
+			case a.after == 0 && a.next == 0:
 				a.after = row.Sequence
 			}
 		case before.has(row.Sequence, row.Time()):
-			a.last, a.lived, a.left, a.after, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0, 0, 0
+			a.last, a.lived, a.left, a.since, a.after, a.next, a.lost = row.Sequence, row.Type != event.Deleted, row.Flags&headline.Left != 0, 0, 0, 0, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -377,25 +381,52 @@ func (r *Reader) resolve(ctx context.Context, o *Object, before past, next uint6
 	return s, nil
 }
 
-// lasting is a state in view of what is recorded around its time.
-func (r *Reader) lasting(o *Object, s State, a *around) (State, error) {
+// lasting is a state in view of what is recorded around its time, and of the entries of its object.
+func (r *Reader) lasting(o *Object, s State, a *around, entries []entry) (State, error) {
 	s, err := r.latest(o, s, a.last)
-	if err != nil || s.As != UnknownBefore || a.after == 0 || !a.lived || a.left {
+	if err != nil || s.As != UnknownBefore || a.since == 0 && (!a.lived || a.left) {
 		return s, err
 	}
-	// No chain leads to it, as the object changed once no watch selected it: it had left with the labels of its namespace
-	// after the time, in the version that was recorded before.
-	last, err := r.read(a.last)
-	if last == nil || err != nil {
+	// No chain leads to it, as the object changed while no watch selected it: it left with the labels of its namespace after the
+	// time, or had entered with these, in the version that was recorded before.
+	last, err := r.read(cmp.Or(a.since, a.last))
+	if last == nil || err != nil || len(last.Object.Data) == 0 {
 		return s, err
 	}
-	move, err := r.read(a.after)
-	if move == nil || err != nil || move.Event.UID != last.Event.UID || move.Event.ResourceVersion != last.Event.ResourceVersion {
+	uid, version, err := r.following(a, entries)
+	if err != nil || uid != last.Event.UID || version != last.Event.ResourceVersion {
 		return s, err
 	}
+	blind := s.blind && a.after == 0
 	s = r.stateOf(last, last.Record, last.Object)
-	s.next = a.after
+	s.next, s.blind = cmp.Or(a.after, a.next), blind
 	return s, r.led(&s, last)
+}
+
+// following is the version of an object that was the first to be seen after a time, as far as it shows what the object was until then: that
+// with which it left or entered a selection, that before its next state, or that of its entry. It is empty if it is not known.
+func (r *Reader) following(a *around, entries []entry) (uid, version string, err error) {
+	switch {
+	case a.after != 0:
+		move, err := r.read(a.after)
+		if move == nil || err != nil {
+			return "", "", err
+		}
+		return move.Event.UID, move.Event.ResourceVersion, nil
+	case a.next != 0:
+		next, err := r.read(a.next)
+		if next == nil || err != nil {
+			return "", "", err
+		}
+		meta, err := rawjson.ScanHead(r.show(next.Record, next.OldObject))
+		if err != nil {
+			return "", "", nil //nolint:nilerr // there is none, or it is not shown
+		}
+		return string(meta.UID), string(meta.ResourceVersion), nil
+	case len(entries) == 1 && entries[0].object != nil && !entries[0].left:
+		return string(entries[0].object.GetUID()), entries[0].object.GetResourceVersion(), nil
+	}
+	return "", "", nil
 }
 
 // latest is a state in view of the last record of its object before its time, which is of
@@ -843,7 +874,7 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	}
 	s, err = r.resolve(ctx, o, before, a.next, entries)
 	if err == nil {
-		s, err = r.lasting(o, s, a)
+		s, err = r.lasting(o, s, a, entries)
 	}
 	if s.As == Exact && !s.Exists && (a.lived || a.after != 0) {
 		s.As = UnknownBefore // its end is not recorded
@@ -979,7 +1010,9 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 		out.Items = append(out.Items, v)
 		return true, err
 	}
-	if err := r.newest(ctx, &o, to, below, take); err != nil {
+	err = r.newest(ctx, &o, to, below, take)
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if ledger.IgnoreUnreadable(err) != nil {
 		return out, err
 	}
 	if from.IsZero() {
@@ -994,8 +1027,16 @@ func (r *Reader) Versions(ctx context.Context, q VersionQuery) (Versions, error)
 	}
 	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, until)
 	out.Gaps = span.Gaps
+	if damaged && err == nil { // of some nothing may be left
+		var begun time.Time
+		_, begun, err = r.horizon()
+		out.Gaps = append(out.Gaps, event.GapData{Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Cause: causeUnreadable, From: later(from, begun.Add(-disorder)), To: until})
+	}
 	return out, err
 }
+
+// causeUnreadable is the cause of gaps by what could not be read, as dynamicfactory has it.
+const causeUnreadable = "unreadable"
 
 // preceding is the state before a version. It goes by the order of the records: the clock may have
 // shown the time of the version before, or again since.
@@ -1005,7 +1046,7 @@ func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, e
 
 // newest calls take with the records of an object's states, the newest first, until it returns
 // false. Those after a time may be left out; zero: none are. Those from the sequence below on
-// are; 0: none. One that cannot be read has no object.
+// are; 0: none. One that cannot be read has no object. The error is store.ErrUnreadable if there may be others.
 func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint64, take func(*stored) (more bool, err error)) error {
 	begin, high, err := r.beginning(o, to, below)
 	if err != nil {
@@ -1052,10 +1093,10 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 		}
 		return errors.Join(err, stop(ctx))
 	})
-	if err = ignoreEnough(err); errors.Is(err, store.ErrUnreadable) {
-		return nil
+	if errors.Is(err, store.ErrUnreadable) {
+		return err
 	}
-	return err
+	return ignoreEnough(err)
 }
 
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the

@@ -164,6 +164,7 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 		t.Routes = append(t.Routes, RouteTest{Route: spec.Name, Samples: []Sample{}})
 	}
 	began, slice := time.Now(), time.Now()
+	outside := false // of the period, as the clock may have been set back; what cannot be read is where the record before is
 	for after := max(r.log.SequenceAt(from), 1) - 1; ; {
 		items, err := r.log.ReadLog(after, scanned)
 		if err != nil {
@@ -175,18 +176,17 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 		for i := range items {
 			it := &items[i]
 			after = it.Sequence
-			if it.Time.Before(from) && !it.Unreadable {
-				continue
+			if !it.Unreadable {
+				outside = it.Time.Before(from) || !to.IsZero() && it.Time.After(to)
 			}
-			if !to.IsZero() && it.Time.After(to) {
-				return t.report(to) //nolint:contextcheck // a body has limits of its own
-			}
-			if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
-				t.Truncated = true
-				return t.report(t.To) //nolint:contextcheck // as above
-			}
-			if err := t.take(it); err != nil { //nolint:contextcheck // a body has limits of its own
-				return nil, err
+			if !outside {
+				if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
+					t.Truncated = true
+					return t.report(t.To) //nolint:contextcheck // a body has limits of its own
+				}
+				if err := t.take(it); err != nil { //nolint:contextcheck // as above
+					return nil, err
+				}
 			}
 			if time.Since(slice) < workSlice {
 				continue
@@ -246,6 +246,8 @@ func (t *rehearsal) take(it *store.Item) error {
 		t.To = rec.Event.Time
 	}
 	switch {
+	case rec.Event.Gap != nil && rec.Event.Gap.Cause == record.CauseRemoved: // of a sink
+		return nil
 	case rec.Event.Gap != nil:
 		t.Gaps++
 		if record.OfHistory(rec.Event.Gap.Cause) {

@@ -405,3 +405,55 @@ func TestBacktestOfOtherPeriods(t *testing.T) {
 		}
 	})
 }
+
+// TestBacktestWithTheGapOfASink: what a sink has missed while it was not configured is in the history, and ends no match.
+func TestBacktestWithTheGapOfASink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		routes := []route.Spec{tiered("stuck", "red", lasts(3*time.Minute))}
+		w := newWorld(t, routes)
+		w.change("a", "red")
+		time.Sleep(time.Minute)
+		pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+		payload, err := record.Append(nil, &record.Record{Event: event.Event{
+			Type: event.Gap, Time: w.now(), Resource: pods, Gap: &event.GapData{Watch: "w", Resource: pods, Cause: record.CauseRemoved, From: w.now(), To: w.now()},
+		}})
+		w.must(err)
+		b := w.st.NewBatch()
+		b.Append(store.Record{Time: w.now(), Payload: payload}, []store.Route{{Sink: "stuck"}})
+		w.must(w.st.Commit(b))
+		time.Sleep(time.Minute)
+		w.change("a", "red")
+		time.Sleep(2 * time.Minute)
+		w.change("a", "blue")
+		synctest.Wait()
+		if got := w.backtest(routes, routes, w.now()); got.Gaps != 0 || got.Routes[0].Matches != 1 {
+			t.Errorf("%d gaps, %+v, want a match", got.Gaps, got.Routes)
+		}
+	})
+}
+
+// TestBacktestAfterTheClockRanAhead: a record with the time of a clock that ran ahead does not end the period before those that follow it.
+func TestBacktestAfterTheClockRanAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		routes := []route.Spec{tiered("red", "red", per(0))}
+		w := newWorld(t, routes)
+		w.change("a", "red")
+		pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+		ahead := w.now().Add(time.Hour)
+		payload, err := record.Append(nil, &record.Record{Event: event.Event{
+			Type: event.Gap, Time: ahead, Resource: pods, Gap: &event.GapData{Watch: "w", Resource: pods, Cause: dynamicfactory.CauseExpired, From: ahead, To: ahead},
+		}})
+		w.must(err)
+		b := w.st.NewBatch()
+		b.Append(store.Record{Time: ahead, Payload: payload}, nil)
+		w.must(w.st.Commit(b))
+		w.change("a", "red")
+		time.Sleep(time.Minute)
+		until := w.now()
+		time.Sleep(time.Minute)
+		w.change("a", "red")
+		if got := w.backtest(routes, routes, until); got.Scanned != 2 || got.Gaps != 0 || got.Routes[0].Matches != 2 || got.To.After(until) {
+			t.Errorf("%+v, want both changes", got)
+		}
+	})
+}
