@@ -179,11 +179,11 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 			if !it.Unreadable {
 				outside = it.Time.Before(from) || !to.IsZero() && it.Time.After(to)
 			}
+			if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
+				t.Truncated = true
+				return t.report(t.To) //nolint:contextcheck // a body has limits of its own
+			}
 			if !outside {
-				if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
-					t.Truncated = true
-					return t.report(t.To) //nolint:contextcheck // a body has limits of its own
-				}
 				if err := t.take(it); err != nil { //nolint:contextcheck // as above
 					return nil, err
 				}
