@@ -47,7 +47,7 @@ func (p Policy) Check(c *Config) error {
 			return
 		}
 		if slices.Contains(strings.Split(filepath.ToSlash(file), "/"), "..") { // behind a link it leads to another folder than its text
-			k.report(path, "%s has a part '..', with which --secret-dirs cannot tell its folder: write it without", quoted(file))
+			k.report(path, "%s has a part '..', which may lead out of the folders of --secret-dirs: write it without", quoted(file))
 			return
 		}
 		full, err := filepath.Abs(file)
