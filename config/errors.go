@@ -12,7 +12,7 @@ import (
 type Error struct {
 	File         string // as it was given to Load or Parse; may be empty
 	Line, Column int    // from 1; 0 when the place is not known
-	Path         string // key path such as watches[0].resources[2]; empty for the file as a whole
+	Path         string // key path such as watches[0].resources[2], without what may be a secret in a key; empty for the file as a whole
 	Msg          string // what is wrong and, where it is not plain, what to do
 }
 
@@ -114,7 +114,7 @@ func (e *Errors) Unwrap() []error {
 // ErrorAt is a problem with the value at a key path, at its place in the file.
 // Where the path leads nowhere the place is that of the nearest value around it.
 func (c *Config) ErrorAt(path, format string, args ...any) *Error {
-	e := &Error{File: c.source.file, Path: path, Msg: fmt.Sprintf(format, args...)}
+	e := &Error{File: c.source.file, Path: maskedPath(path), Msg: fmt.Sprintf(format, args...)}
 	if c.source.doc != nil {
 		e.Line, e.Column = c.source.doc.Position(path)
 	}
@@ -124,7 +124,7 @@ func (c *Config) ErrorAt(path, format string, args ...any) *Error {
 // ErrorWithin is a problem inside the text at a key path, at line and column of
 // that text, counted from 1 (columns in characters).
 func (c *Config) ErrorWithin(path string, line, column int, format string, args ...any) *Error {
-	e := &Error{File: c.source.file, Path: path, Msg: fmt.Sprintf(format, args...)}
+	e := &Error{File: c.source.file, Path: maskedPath(path), Msg: fmt.Sprintf(format, args...)}
 	if c.source.doc != nil {
 		e.Line, e.Column = c.source.doc.PositionWithin(path, line, column)
 	}

@@ -105,7 +105,7 @@ func within(path string, set map[string]bool) bool {
 }
 
 func located(file string, p strict.Problem) *Error {
-	return &Error{File: file, Line: p.Line, Column: p.Column, Path: p.Path, Msg: p.Msg}
+	return &Error{File: file, Line: p.Line, Column: p.Column, Path: maskedPath(p.Path), Msg: p.Msg}
 }
 
 // loader decodes one document into a Config.

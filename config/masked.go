@@ -64,6 +64,7 @@ var (
 	// credentials are in a text with any key.
 	credentials = regexp.MustCompile(`(?i)(password|passwd|pwd|token|secret|api.?key)\s*[=:]|\bbearer\s|\bbasic\s|^[^\s/]+@|://|-----BEGIN`)
 	plainKey    = regexp.MustCompile(`^[\w.-]{1,128}$`)
+	plainPath   = regexp.MustCompile(`^[\w.\-\[\]"]*`)
 	hostPort    = regexp.MustCompile(`^[\w.-]+:\d+$`)
 )
 
@@ -123,4 +124,12 @@ func maskedAddress(s string) string {
 		return u.Scheme + "://" + u.Host + "/" + mask
 	}
 	return s
+}
+
+// maskedPath is a key path up to what is not plain in a key: in {Authorization:Bearer TOKEN}, the value is a part of the key.
+func maskedPath(path string) string {
+	if plain := plainPath.FindString(path); plain != path {
+		return plain + mask
+	}
+	return path
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
@@ -23,7 +24,7 @@ type Policy struct {
 }
 
 // Check reports what the policy does not allow. Relative paths are those of the working
-// directory. An error is an *[Errors].
+// directory; with SecretDirs, paths have no part "..". An error is an *[Errors].
 func (p Policy) Check(c *Config) error {
 	k := &checker{config: c}
 	for i := range c.Watches {
@@ -43,6 +44,10 @@ func (p Policy) Check(c *Config) error {
 	}
 	eachSource(c, func(path, key, file string) {
 		if key == envKey {
+			return
+		}
+		if slices.Contains(strings.Split(filepath.ToSlash(file), "/"), "..") { // behind a link it leads to another folder than its text
+			k.report(path, "%s has a part '..', which may lead out of the folders of --secret-dirs: write it without", quoted(file))
 			return
 		}
 		full, err := filepath.Abs(file)

@@ -190,6 +190,7 @@ func TestValues(t *testing.T) {
 		noRoles + "config: 'admin: {probes: \"[::1]:8081\"}'":         "cannot reach",
 		noRoles + "config: 'a: b: c'":                                 "not YAML",
 		"existingConfigMap: mine":                                     "rbac.clusterRules",
+		"serviceAccount: {create: false}":                             "serviceAccount.name",
 		"replicas: 2":                                                 "store.journal",
 		noRoles + "replicas: 2\nconfig: 'admin: {probes: \":8081\"}'": "store.journal",
 		"replicas: 2\npersistence: {existingClaim: mine}":             "existingClaim",

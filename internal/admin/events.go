@@ -24,8 +24,9 @@ const (
 	// writeTimeout is how long a reader may take for what is sent at once.
 	writeTimeout = 30 * time.Second
 
-	// askAgain is how often a stream asks whether its reader may still have it: its token may have been replaced.
-	askAgain = keepAlive
+	// askAgain is how often a busy stream asks whether its reader may still have it: its token may have been replaced. An idle
+	// one asks each time that it shows that it is alive.
+	askAgain = time.Second
 )
 
 // Names of the stream's events that are no events of the log.
@@ -128,6 +129,9 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 			}
 			if q.limit--; q.limit == 0 {
 				st.flush()
+				return
+			}
+			if st.idle(q.after); st.err != nil { // the reader takes its time for what was read at once
 				return
 			}
 		}

@@ -229,9 +229,11 @@ func (l *Local) Addr() net.Addr { return &net.UnixAddr{Name: "local", Net: "pipe
 type certificates struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	files   sinks.TLSFiles // guarded by mu
-	current *tls.Config    // guarded by mu
+	mu sync.Mutex
+	// A certificate of the server that cannot be used must not keep an authority that was replaced.
+	own       sinks.TLSFiles // guarded by mu; the server's certificate
+	authority sinks.TLSFiles // guarded by mu; that of clients
+	current   *tls.Config    // guarded by mu
 }
 
 // loadCertificates returns nil if none are configured.
@@ -240,14 +242,16 @@ func loadCertificates(cfg *Config) (*certificates, error) {
 		return nil, nil //nolint:nilnil // nil is the plain listener
 	}
 	c := &certificates{
-		log:   cfg.Logger,
-		files: sinks.TLSFiles{TLS: sinks.TLS{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.ClientCAFile}},
+		log:       cfg.Logger,
+		own:       sinks.TLSFiles{TLS: sinks.TLS{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}},
+		authority: sinks.TLSFiles{TLS: sinks.TLS{CAFile: cfg.ClientCAFile}},
 	}
-	files, _, err := c.files.Load()
-	if err != nil {
+	own, _, err := c.own.Load()
+	authority, _, errAuthority := c.authority.Load()
+	if err = errors.Join(err, errAuthority); err != nil {
 		return nil, fmt.Errorf("admin.tls: %w", err)
 	}
-	c.current = serverConfig(files)
+	c.current = serverConfig(own, authority)
 	return c, nil
 }
 
@@ -259,15 +263,17 @@ func (c *certificates) config() *tls.Config {
 	}
 }
 
-// latest keeps the last good settings while the files are being replaced.
+// latest keeps the last good settings of files while these are being replaced.
 func (c *certificates) latest() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch files, changed, err := c.files.Load(); {
-	case err != nil:
+	own, changed, err := c.own.Load()
+	authority, other, errAuthority := c.authority.Load()
+	if err = errors.Join(err, errAuthority); err != nil {
 		c.log.Error("certificates of the admin listener not reloaded; the previous ones stay in use", "error", err)
-	case changed:
-		c.current = serverConfig(files)
+	}
+	if changed || other {
+		c.current = serverConfig(own, authority)
 		c.log.Info("certificates of the admin listener reloaded")
 	}
 	return c.current
@@ -283,11 +289,11 @@ func (c *certificates) verify(chain []*x509.Certificate) error {
 	return err
 }
 
-// serverConfig turns the settings of a client into those of a server: the authority, if
-// there is one, is that of the clients' certificates, which are required then.
-func serverConfig(files *tls.Config) *tls.Config {
+// serverConfig makes the settings of a server of those of clients: one with its certificate, and one with the authority of
+// clients' certificates, which are required if there is one.
+func serverConfig(own, authority *tls.Config) *tls.Config {
 	c := &tls.Config{
-		MinVersion: files.MinVersion, Certificates: files.Certificates, NextProtos: []string{"h2", "http/1.1"}, ClientCAs: files.RootCAs,
+		MinVersion: own.MinVersion, Certificates: own.Certificates, NextProtos: []string{"h2", "http/1.1"}, ClientCAs: authority.RootCAs,
 	}
 	if c.ClientCAs != nil {
 		c.ClientAuth = tls.RequireAndVerifyClientCert

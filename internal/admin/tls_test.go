@@ -107,6 +107,48 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
+// TestReplacedAuthorityBesideBrokenCertificate: clients of an authority that was replaced are refused although the certificate of the server
+// cannot be used, and the previous one stays in use.
+func TestReplacedAuthorityBesideBrokenCertificate(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ours, next := newAuthority(t), newAuthority(t)
+	ours.write(in("server.crt"), in("server.key"), "server")
+	ours.write(in("old.crt"), in("old.key"), "ops")
+	next.write(in("new.crt"), in("new.key"), "ops")
+	write := func(name string, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(in(name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("ca.crt", ours.PEM)
+	f := newFixture(t)
+	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.ClientCAFile = in("server.crt"), in("server.key"), in("ca.crt")
+	f.serve()
+	answered := func(name string) bool {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/livez", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := ours.client(in(name+".crt"), in(name+".key")).Do(req)
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+	if old, new := answered("old"), answered("new"); !old || new {
+		t.Fatalf("answered are a client of the authority, %v, and one of another, %v", old, new)
+	}
+	write("server.crt", []byte("half"))
+	write("ca.crt", next.PEM)
+	if old, new := answered("old"), answered("new"); old || !new {
+		t.Errorf("once the authority is replaced, answered are a client of the former, %v, and one of the new, %v", old, new)
+	}
+}
+
 // TestReplacedAuthority: a client whose authority was replaced is refused by its next request, on a connection that was made
 // before as well, and answered on the next one once it has a certificate of the new one.
 func TestReplacedAuthority(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 )
 
 // TLS is the `tls` block of kinds that speak TLS: the files to trust and to
@@ -37,15 +38,18 @@ func (t TLS) In(dir string) TLS {
 
 // Load reads the files into a client configuration. All of them are read at each
 // call, so that rotated ones take effect.
-func (t TLS) Load() (*tls.Config, error) {
+func (t TLS) Load() (*tls.Config, error) { return t.load(os.ReadFile) }
+
+// load makes a configuration of what read returns for the files.
+func (t TLS) load(read func(path string) ([]byte, error)) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
-	roots, err := t.Roots()
+	roots, err := t.roots(read)
 	if err != nil {
 		return nil, err
 	}
 	c.RootCAs = roots
 	if t.CertFile != "" {
-		pair, err := t.Certificate()
+		pair, err := t.certificate(read)
 		if err != nil {
 			return nil, err
 		}
@@ -55,11 +59,13 @@ func (t TLS) Load() (*tls.Config, error) {
 }
 
 // Roots reads CAFile; without one the pool is nil, which means the system's.
-func (t TLS) Roots() (*x509.CertPool, error) {
+func (t TLS) Roots() (*x509.CertPool, error) { return t.roots(os.ReadFile) }
+
+func (t TLS) roots(read func(path string) ([]byte, error)) (*x509.CertPool, error) {
 	if t.CAFile == "" {
 		return nil, nil //nolint:nilnil // as crypto/tls wants it
 	}
-	pem, err := os.ReadFile(t.CAFile)
+	pem, err := read(t.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("read caFile: %w", err)
 	}
@@ -75,7 +81,17 @@ func (t TLS) Certificate() (tls.Certificate, error) {
 	if t.CertFile == "" {
 		return tls.Certificate{}, errors.New("no certFile is named")
 	}
-	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	return t.certificate(os.ReadFile)
+}
+
+func (t TLS) certificate(read func(path string) ([]byte, error)) (pair tls.Certificate, err error) {
+	cert, err := read(t.CertFile)
+	if err == nil {
+		var key []byte
+		if key, err = read(t.KeyFile); err == nil {
+			pair, err = tls.X509KeyPair(cert, key)
+		}
+	}
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("read certFile and keyFile: %w", err)
 	}
@@ -94,33 +110,54 @@ type TLSFiles struct {
 // leave the previous configuration, if there is one, and are an error once, until they
 // change again: writers replace them one after the other.
 func (f *TLSFiles) Load() (config *tls.Config, changed bool, err error) {
-	seen := f.fingerprint()
-	if f.current != nil && seen == f.seen {
-		return f.current, false, nil
+	files := f.read()
+	if seen := files.fingerprint(); f.current == nil || seen != f.seen {
+		f.seen = seen
+		next, err := f.TLS.load(files.file)
+		if err != nil {
+			return f.current, false, err
+		}
+		f.current = next
+		return next, true, nil
 	}
-	f.seen = seen
-	next, err := f.TLS.Load()
-	if err != nil {
-		return f.current, false, err
+	return f.current, false, nil
+}
+
+// read reads the files once: what is compared is what is loaded, although a writer is at work.
+func (f *TLSFiles) read() (files contents) {
+	for _, path := range [...]string{f.TLS.CAFile, f.TLS.CertFile, f.TLS.KeyFile} {
+		if path != "" {
+			b, err := os.ReadFile(path)
+			files = append(files, content{path, b, err})
+		}
 	}
-	f.current = next
-	return next, true, nil
+	return files
+}
+
+// contents are what a reading found.
+type contents []content
+
+type content struct {
+	path string
+	text []byte
+	err  error
+}
+
+func (c contents) file(path string) ([]byte, error) {
+	i := slices.IndexFunc(c, func(f content) bool { return f.path == path })
+	return c[i].text, c[i].err
 }
 
 // fingerprint is of the contents: a mounted volume is swapped by a link, and the
 // times of its files prove little.
-func (f *TLSFiles) fingerprint() [sha256.Size]byte {
+func (c contents) fingerprint() [sha256.Size]byte {
 	h := sha256.New()
-	for _, path := range [...]string{f.TLS.CAFile, f.TLS.CertFile, f.TLS.KeyFile} {
-		if path == "" {
-			continue
+	for _, f := range c {
+		if f.err != nil {
+			f.text = []byte(f.err.Error())
 		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			b = []byte(err.Error())
-		}
-		fmt.Fprintf(h, "%d:", len(b))
-		h.Write(b)
+		fmt.Fprintf(h, "%d:", len(f.text))
+		h.Write(f.text)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

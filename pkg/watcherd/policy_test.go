@@ -76,6 +76,61 @@ sinks:
 	}
 }
 
+// TestProblemsHaveNoSecret: no problem quotes a secret that a slip made a part of a key, or that is a number.
+func TestProblemsHaveNoSecret(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "w.yaml")
+	for _, block := range []string{
+		"webhook: {url: 'https://h', headers: {Authorization:Bearer c4n4ry}}", "plugin: {url: 'https://h', headers: {'Authorization: Bearer c4n4ry': a}}",
+		"webhook: {url: 'https://h', bearerToken:c4n4ry}", "webhook: {url: 'https://h', bearerToken: {file:c4n4ry}}", "nats: {url: 'nats://h', subject: a, password:c4n4ry: {env: X}}",
+		"plugin: {command: [a], env: {TOKEN=c4n4ry: a}}", "webhook: {url: 'https://h', bearerToken: 4711}", "webhook: {url: 'https://h', headers: {X-Token: 4711}}",
+		"webhook: {url: 'https://h', basicAuth: {username: u, password: 4711}}", "nats: {url: 'nats://h', subject: a, token: 4711}",
+	} {
+		text := "apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nwatches: [{name: w, resources: [pods]}]\nsinks: [{name: hook, " + block + "}]\n"
+		if masked := string(config.Masked([]byte(text))); strings.Contains(masked, "c4n4ry") {
+			t.Fatalf("%s: %s", block, masked)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := watcherd.Load(file, kinds.Builtin())
+		if err == nil || strings.Contains(err.Error(), "c4n4ry") || strings.Contains(err.Error(), "4711") || !strings.Contains(err.Error(), "w.yaml:4:") {
+			t.Errorf("%s: %v", block, err)
+		}
+	}
+}
+
+// TestPolicyOfLinks: a file is outside of the folders if the system finds it there, although its path looks as if it was within.
+func TestPolicyOfLinks(t *testing.T) {
+	dir := t.TempDir()
+	allowed, outside := filepath.Join(dir, "allowed"), filepath.Join(dir, "outside")
+	for _, folder := range []string{filepath.Join(allowed, "current"), filepath.Join(outside, "folder")} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(outside, "folder"), filepath.Join(allowed, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{filepath.Join(allowed, "token"), filepath.Join(outside, "token")} {
+		if err := os.WriteFile(file, []byte(filepath.Dir(file)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]bool{allowed + "/token": true, allowed + "/./token": true, allowed + "/link/../token": false, allowed + "/..token": true} {
+		file := filepath.Join(dir, "w.yaml")
+		text := "apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nwatches: [{name: w, resources: [pods]}]\n" +
+			"sinks: [{name: hook, webhook: {url: 'https://h', bearerToken: {file: " + path + "}}}]\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := watcherd.LoadWithin(file, kinds.Builtin(), config.Policy{SecretDirs: []string{allowed}})
+		if (err == nil) != want {
+			read, _ := os.ReadFile(path)
+			t.Errorf("%s, which is in %s: the error is %v", path, read, err)
+		}
+	}
+}
+
 // FuzzLoad compiles anything as a configuration of the built-in kinds: it is accepted, or
 // refused with places.
 func FuzzLoad(f *testing.F) {

@@ -29,7 +29,8 @@ type Config struct {
 	// Password of the user. It is read at each connection.
 	Password *sinks.Secret `json:"password,omitempty"`
 
-	// Insecure allows the password in plain text, on the way to a redis:// URL beyond loopback.
+	// Insecure allows the password in plain text, on the way to a server beyond loopback: that of a redis:// URL,
+	// or one that a sentinel or a node of the cluster names.
 	Insecure bool `json:"insecure,omitempty"`
 
 	// TLS names the files to trust and to present, for rediss://.
@@ -120,6 +121,11 @@ func (c *Config) server() (s server, err error) {
 	return s, nil
 }
 
+// passwords reports whether a server gets a password.
+func (c *Config) passwords() bool {
+	return c.Password != nil || c.Sentinel != nil && c.Sentinel.Password != nil
+}
+
 // exposed reports whether a password would leave the machine unencrypted.
 func (s *server) exposed() bool {
 	for _, host := range s.hosts {
@@ -147,7 +153,6 @@ func (c *Config) Validate() error {
 	_, named := c.stream()
 	errs := []error{err, named, c.TLS.Validate("tls")}
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
-	passwords := c.Password != nil
 	if c.Password != nil {
 		errs = append(errs, c.Password.Validate("password"))
 	} else if c.Username != "" {
@@ -159,7 +164,6 @@ func (c *Config) Validate() error {
 		}
 		if s.Password != nil {
 			errs = append(errs, s.Password.Validate("sentinel.password"))
-			passwords = true
 		} else if s.Username != "" {
 			bad("sentinel.username", "needs a password")
 		}
@@ -175,7 +179,7 @@ func (c *Config) Validate() error {
 	if !c.TLS.IsZero() && err == nil && !at.secured {
 		bad("tls", "needs a rediss:// URL")
 	}
-	if passwords && !c.Insecure && at.exposed() {
+	if c.passwords() && !c.Insecure && at.exposed() {
 		bad("url", "sends the password unencrypted, as it is redis:// and beyond loopback: use rediss://, or set insecure: true")
 	}
 	for path, n := range map[string]int64{"maxLen": int64(c.MaxLen), "dedupe": int64(c.Dedupe), "tombstones": int64(c.Tombstones), "replicas": int64(c.Replicas)} {

@@ -398,6 +398,49 @@ func TestLaggingReplica(t *testing.T) {
 	}
 }
 
+// TestPasswordUnencrypted: a server of this machine names one at an address beyond loopback, to which the password would go in plain text.
+func TestPasswordUnencrypted(t *testing.T) {
+	beyond := beyondLoopback(t)
+	t.Setenv("REDIS_TEST_PASSWORD", canary)
+	open := []string{"bind 127.0.0.1 " + beyond, "protected-mode no"}
+	node := testservers.StartRedis(t, testservers.RedisSpec{Password: canary, Settings: append(open, "cluster-enabled yes", "cluster-announce-ip "+beyond)})
+	node.FormCluster()
+	master := testservers.StartRedis(t, testservers.RedisSpec{Password: canary, Settings: open})
+	_, port, err := net.SplitHostPort(master.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentinel := testservers.StartRedis(t, testservers.RedisSpec{Sentinel: true, Settings: []string{"sentinel monitor main " + beyond + " " + port + " 1"}})
+	inCluster, byName := configFor(node), configFor(sentinel)
+	inCluster.Cluster, byName.Sentinel = true, &redis.Sentinel{Master: "main"}
+	for _, c := range []*redis.Config{inCluster, byName} {
+		c.Username, c.Password = "watcherd", &sinks.Secret{Env: "REDIS_TEST_PASSWORD"}
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "insecure: true")
+		c.Insecure = true
+		s := sinktest.Open(t, c)
+		waittest.Until(t, "it is accepted", func() bool { return s.Write(t.Context(), sinktest.Events(1, 1)) == nil })
+	}
+}
+
+// beyondLoopback returns an address of this machine that is not one of loopback.
+func beyondLoopback(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range all {
+		if at, ok := address.(*net.IPNet); ok && at.IP.IsGlobalUnicast() && at.IP.To4() != nil {
+			return at.IP.String()
+		}
+	}
+	t.Skip("this machine has no address but those of loopback")
+	return ""
+}
+
 // TestConfig: each problem names its key.
 func TestConfig(t *testing.T) {
 	for _, test := range []struct {

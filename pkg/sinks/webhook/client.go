@@ -231,23 +231,25 @@ func carried(addr netip.Addr) (list []netip.Addr) {
 	return list
 }
 
-// special are ranges that are not public and that netip has no method for.
+// global are the addresses of IPv6 that are given out for the public internet. Addresses that hold one of IPv4 for NAT64 or SIIT,
+// segments of SRv6 and sites are beyond them.
+var global = netip.MustParsePrefix("2000::/3")
+
+// special are ranges that are not public and that netip has no method for, those of IPv6 within global.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),       // "this network"
 	netip.MustParsePrefix("100.64.0.0/10"),   // carrier-grade NAT
 	netip.MustParsePrefix("192.0.0.0/24"),    // protocol assignments
 	netip.MustParsePrefix("192.0.2.0/24"),    // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),  // relays of 6to4, deprecated
 	netip.MustParsePrefix("198.18.0.0/15"),   // benchmarks
 	netip.MustParsePrefix("198.51.100.0/24"), // documentation
 	netip.MustParsePrefix("203.0.113.0/24"),  // documentation
 	netip.MustParsePrefix("240.0.0.0/4"),     // reserved, broadcast
-	netip.MustParsePrefix("::/96"),           // IPv4-compatible, deprecated
-	netip.MustParsePrefix("64:ff9b::/96"),    // NAT64: leads to any IPv4 address
-	netip.MustParsePrefix("64:ff9b:1::/48"),  // NAT64, local
-	netip.MustParsePrefix("2001::/32"),       // Teredo: holds an IPv4 address
+	netip.MustParsePrefix("2001::/23"),       // protocol assignments: Teredo, which holds an IPv4 address, benchmarks, hashes
 	netip.MustParsePrefix("2001:db8::/32"),   // documentation
 	netip.MustParsePrefix("2002::/16"),       // 6to4: holds an IPv4 address
-	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
+	netip.MustParsePrefix("3fff::/20"),       // documentation
 }
 
 // refuse returns a net.Dialer's Control: it sees the address that is dialled,
@@ -271,7 +273,7 @@ func refuse(private bool) func(network, address string, _ syscall.RawConn) error
 }
 
 func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !within(a, special)
+	return a.IsGlobalUnicast() && !a.IsPrivate() && (a.Is4() || global.Contains(a)) && !within(a, special)
 }
 
 func within(a netip.Addr, ranges []netip.Prefix) bool {

@@ -8,7 +8,8 @@ func TestAddresses(t *testing.T) {
 		"1.1.1.1:443": true, "8.8.8.8:80": true, "[2606:4700:4700::1111]:443": true, "[::ffff:1.1.1.1]:443": true,
 		"[::ffff:10.0.0.1]:443": false, "[2002:7f00:1::]:443": false, "[::127.0.0.1]:443": false, "[64:ff9b::1.1.1.1]:443": false,
 		"255.255.255.255:1": false, "198.18.0.1:1": false, "172.31.255.255:1": false, "172.32.0.1:1": true,
-		"[fe80::1%eth0]:1": false, "[ff02::1]:1": false, "[::]:1": false, "not an address": false,
+		"[fe80::1%eth0]:1": false, "[5f00::1]:1": false, "[100::1]:1": false, "[3fff::1]:1": false, "[2001:2::1]:1": false, "[::ffff:0:a00:1]:1": false,
+		"[2001:10::1]:1": false, "[2001:4860:4860::8888]:1": true, "192.88.99.1:1": false, "[ff02::1]:1": false, "[::]:1": false, "not an address": false,
 	} {
 		if got := refuse(true)("tcp", address, nil) == nil; got != want {
 			t.Errorf("%s: allowed is %v, want %v", address, got, want)
