@@ -150,6 +150,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 		}
 		if other != nil && (watching || passed) {
 			other.doubt = gap // it may find that yet
+			other.doubts.Add(1)
 		}
 		if watching {
 			cp.Doubt = gap

@@ -165,6 +165,43 @@ func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	})
 }
 
+// TestRollbackBesideAFeedThatNeverWatches sets the cluster back beside a resource that must not be read: the others are checked, and resume in the
+// next life.
+func TestRollbackBesideAFeedThatNeverWatches(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		forbid(api, func(r *http.Request) bool { return r.URL.Path == "/api/v1/nodes" })
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		dir, resources := t.TempDir(), serving(pods, widgets, resource("", "nodes"))
+		l := runLive(t, dir, store.Options{}, api, resources)
+		st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"), watchOf("n", nil, "nodes"))
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: time.Hour}
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Restore(saved)
+		api.Advance(20)
+		api.Send(widgetPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		for range 20 {
+			time.Sleep(time.Minute)
+			api.Bookmark()
+		}
+		l.stop()
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(podPath, "ns", "pod", phase("2"))
+		l = runLive(t, dir, store.Options{}, api, resources)
+		l.apply(st)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
 // TestRollbackOfAStorageOfItsOwnAndTheEnd sets back a resource that is stored elsewhere, at earlier versions than those of the others, and ends the process before the
 // feeds are checked: they have missed nothing, and resume.
 func TestRollbackOfAStorageOfItsOwnAndTheEnd(t *testing.T) {
