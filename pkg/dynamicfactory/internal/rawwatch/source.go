@@ -479,8 +479,12 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Ti
 
 // saw notes the versions of a warm start as the server's.
 func (s *Source) saw(warmStart *WarmStart) {
+	now := time.Now()
+	age := now.Sub(warmStart.Time)
 	s.mu.Lock()
-	s.proven = warmStart.Time
+	if s.proven = now.Add(-age); age < 0 {
+		s.proven = time.Time{} // the clock was set back
+	}
 	s.mu.Unlock()
 	seen := warmStart.ResourceVersion
 	for _, v := range [...]string{warmStart.Quiet, warmStart.Recorded} {
