@@ -75,7 +75,7 @@ type Feed struct {
 	complete atomic.Pointer[string]     // the version up to which everything is committed
 	taken    atomic.Bool                // progress.synced, as it is committed
 	sweeps   atomic.Uint64              // progress.lists, as it is committed
-	doubts   atomic.Uint64              // how often another feed's rollback has put this one in doubt
+	doubts   atomic.Uint64              // how often a rollback has put the feed in doubt
 	settled  atomic.Uint64              // how many of those a check has settled
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
 
@@ -214,7 +214,7 @@ func (s *Feed) Listed() bool { return s.taken.Load() }
 // shows a rollback counts when it begins.
 func (s *Feed) Swept() uint64 { return s.sweeps.Load() }
 
-// Doubts is how often a rollback that another feed found has put this one in doubt.
+// Doubts is how often a rollback has put the feed in doubt.
 func (s *Feed) Doubts() uint64 { return s.doubts.Load() }
 
 // Settle notes that a check which began when the feed had come so often into doubt found it to have followed the cluster.

@@ -134,6 +134,57 @@ func TestRollbackThatHasPassedAndTheEnd(t *testing.T) {
 	})
 }
 
+// TestRollbackAndTheEndBeforeItsList finds a rollback by the version, or by an object that the consistency check meets, and has the process end before there is
+// a list, and the cluster pass all versions before the next one begins: that one does not resume.
+func TestRollbackAndTheEndBeforeItsList(t *testing.T) {
+	for name, checked := range map[string]bool{"by the version": false, "by an object": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := podsAndWidgets(t)
+				api.Put(podPath, "ns", "kept", nil)
+				saved := api.Save()
+				api.Put(podPath, "ns", "kept", phase("lost"))
+				api.Put(podPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList")
+					if !refused.Load() || r.URL.Path != podPath || r.URL.Query().Get("limit") != "500" || metadata {
+						return false
+					}
+					apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				st := l.state(watchOf("p", nil, "pods"))
+				st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: checked, Interval: time.Minute}
+				l.apply(st)
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("pods#", "v1")
+				refused.Store(true)
+				api.Restore(saved)
+				if checked {
+					api.Advance(20)
+				} else {
+					api.Cut()
+				}
+				time.Sleep(5 * time.Minute)
+				fs = fs.CrashClone(vfs.CrashCloneCfg{})
+				l.stop()
+				api.Advance(20)
+				refused.Store(false)
+				l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(watchOf("p", nil, "pods")))
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback]sync deleted, sync updated"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
 func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

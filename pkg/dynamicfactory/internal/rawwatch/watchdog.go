@@ -268,12 +268,16 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
-	back, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
+	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
+	apart := back && s.apart(ctx)
 	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
-	tell := back && (older || now == "" && builtIn) && !s.apart(ctx)
+	tell := back && (older || now == "" && builtIn) && !apart
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
+	if back {
+		s.back = &Gap{To: own, Apart: apart}
+	}
 	switch {
 	case err == nil && !back:
 		s.proven = began
@@ -321,22 +325,23 @@ func (s *Source) unproven() bool {
 	return s.loss != nil || s.othersBackLocked(seen)
 }
 
-// ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
+// ownBehind is behind by the resource's own version, which it returns. An older one counts if it is confirmed:
 // one server of several may be behind for a moment. If it is not, or others have found a rollback, a server that was set back may
 // have passed the version meanwhile: its objects decide.
-func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBack bool) (bool, error) {
+func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBack bool) (back bool, now string, err error) {
 	for ; ; confirmed = true {
-		now, err := s.ownVersion(ctx)
+		now, err = s.ownVersion(ctx)
 		switch older := progress.Older(now, seen); {
 		case err != nil || !older && !confirmed && !othersBack:
-			return false, err
+			return false, now, err
 		case older && confirmed:
-			return true, nil
+			return true, now, nil
 		case !older:
-			return s.replaced(ctx, seen)
+			back, err = s.replaced(ctx, seen)
+			return back, now, err
 		}
 		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
-			return false, err
+			return false, now, err
 		}
 	}
 }
