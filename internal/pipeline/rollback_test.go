@@ -406,3 +406,52 @@ func TestRollbackFoundByAList(t *testing.T) {
 		}
 	})
 }
+
+// TestSecondRollback sets the cluster back twice, the second time further. One watch finds the first rollback, and another, which had not come to that, the
+// second: the first one compares its objects, although the cluster passes its version before its connection is looked at.
+func TestSecondRollback(t *testing.T) {
+	for name, killed := range map[string]bool{"it goes on": false, "the process ends": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := podsAndWidgets(t)
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				older := api.Save()
+				api.Put(podPath, "ns", "pod", phase("1"))
+				newer := api.Save()
+				api.Put(widgetPath, "ns", "w", phase("1"))
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+				both := l.both()
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("widgets.example.com#", "v1")
+				time.Sleep(time.Minute)
+				bookmark := func(path, apiVersion, kind string) {
+					api.Send(path, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":%q}}}`, apiVersion, kind, api.Version()))
+				}
+				api.Restore(newer)
+				bookmark(widgetPath, "example.com/v1", "Widget")
+				eventually(t, "the first rollback shows", func() bool { return len(l.log()[""]) == 1 })
+				api.Put(widgetPath, "ns", "lost", nil)
+				eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+				l.checkpointed("widgets.example.com#", "v1")
+				api.Restore(older)
+				bookmark(podPath, "v1", "Pod")
+				eventually(t, "the second rollback shows", func() bool { return len(l.log()[""]) == 2 })
+				api.Advance(20)
+				if killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+					l.apply(both)
+				}
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost")), "[gap rollback gap rollback gap rollback]added deleted"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}

@@ -281,7 +281,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case tell && !s.othersBackLocked(seen):
+	case tell && !slices.ContainsFunc(s.backsLocked(seen), func(version string) bool { return !progress.Older(now, version) }): // else they know
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
@@ -313,8 +313,11 @@ func (s *Source) apart(ctx context.Context) bool {
 
 // othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
 // been passed since.
-func (s *Source) othersBackLocked(seen string) bool {
-	return slices.ContainsFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version == "" || progress.Older(version, seen) })
+func (s *Source) othersBackLocked(seen string) bool { return len(s.backsLocked(seen)) > 0 }
+
+// backsLocked returns the versions to which others have found that.
+func (s *Source) backsLocked(seen string) []string {
+	return slices.DeleteFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version != "" && !progress.Older(version, seen) })
 }
 
 // unproven reports whether the watch may be of the time before a rollback.
