@@ -54,6 +54,11 @@ type (
 		gap  *dynamicfactory.Gap
 		at   time.Time
 	}
+	// rollbackFound is a rollback before the list that makes up for it.
+	rollbackFound struct {
+		feed *Feed
+		gap  *dynamicfactory.Gap
+	}
 	// namespaceSeen is a namespace as it is now.
 	namespaceSeen struct {
 		obj *compact.Object
@@ -93,6 +98,11 @@ func (c *Committer) Synced(s *Feed) {
 func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
 	s.unrecorded.lose(gap.FromTime)
 	c.send(s.stopped, &gapFound{feed: s, gap: &gap, at: c.cfg.Now()})
+}
+
+// RollbackFound reports that the cluster was set back. A loss of history follows, once a list has made up for it.
+func (c *Committer) RollbackFound(s *Feed, gap dynamicfactory.Gap) {
+	c.send(s.stopped, &rollbackFound{s, &gap})
 }
 
 func (h *handler) send(c change) {

@@ -504,15 +504,16 @@ func TestSetBack(t *testing.T) {
 	}
 }
 
-// TestDoubt: the doubt about a feed that was watching when another found a rollback ends when it finds the rollback itself, or when all
-// feeds were checked. One that has found it before is not doubted.
+// TestDoubt: the doubt about a feed that was watching when another found a rollback ends when it finds the rollback itself, or when it was
+// checked since. One that has found it before is not doubted.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		found, later, checked bool
-		want                  bool
+		found, together, later, before, checked bool
+		want                                    bool
 	}{
-		"not found": {want: true}, "found before": {found: true}, "found later": {later: true}, "checked": {checked: true},
+		"not found": {want: true}, "not found, with a change": {together: true, want: true}, "found before": {found: true}, "found later": {later: true},
+		"checked": {checked: true}, "the check began before": {before: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -524,20 +525,26 @@ func TestDoubt(t *testing.T) {
 			s.synced, s.epoch = true, 1
 			r.running = []*Feed{finder, s}
 			r.save(s, ledger.Checkpoint{ResourceVersion: "90", Synced: true, Time: now})
-			rollback := func(s *Feed, to string) {
-				r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: now.Add(-time.Minute), ToTime: now}})
+			rollback := func(s *Feed, to string) *gapFound {
+				return &gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: to, FromTime: now.Add(-time.Minute), ToTime: now}}
 			}
 			if tc.found {
-				rollback(s, "60")
+				r.commit(rollback(s, "60"))
 			}
-			rollback(finder, "70")
+			checked := s.Doubts()
+			if tc.together {
+				r.commit(rollback(finder, "70"), addedTo(s, r.Object("y", "u", "91").WithPosition(1)))
+			} else {
+				r.commit(rollback(finder, "70"))
+			}
 			if tc.later {
-				rollback(s, "70")
+				r.commit(rollback(s, "70"))
 			}
 			if tc.checked {
-				if err := ledger.DeleteMeta(r.Store, ledger.SetBackMeta); err != nil {
-					t.Fatal(err)
-				}
+				checked = s.Doubts()
+			}
+			if tc.checked || tc.before {
+				s.Settle(checked)
 			}
 			r.commit(addedTo(s, r.Object("x", "u", "92").WithPosition(2)))
 			if cp := r.saved(s); (cp.Doubt != nil) != tc.want {

@@ -453,7 +453,7 @@ func (g *group) putCheckpoints() error {
 			}
 		}
 		at := g.c.cfg.Now()
-		if s.doubt != nil && !g.c.isSetBack() { // all feeds were checked
+		if s.settled.Load() == s.doubts.Load() {
 			s.doubt = nil
 		}
 		next := s.checkpoint(sub, at)

@@ -75,6 +75,8 @@ type Feed struct {
 	complete atomic.Pointer[string]     // the version up to which everything is committed
 	taken    atomic.Bool                // progress.synced, as it is committed
 	sweeps   atomic.Uint64              // progress.lists, as it is committed
+	doubts   atomic.Uint64              // how often a rollback has put the feed in doubt
+	settled  atomic.Uint64              // how many of those a check has settled
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
 
 	unrecorded unrecorded
@@ -211,6 +213,12 @@ func (s *Feed) Listed() bool { return s.taken.Load() }
 // the consistency check asked for, and each of a feed that has not come as far as what it took over. A list that
 // shows a rollback counts when it begins.
 func (s *Feed) Swept() uint64 { return s.sweeps.Load() }
+
+// Doubts is how often a rollback has put the feed in doubt.
+func (s *Feed) Doubts() uint64 { return s.doubts.Load() }
+
+// Settle notes that a check which began when the feed had come so often into doubt found it to have followed the cluster.
+func (s *Feed) Settle(doubts uint64) { s.settled.Store(doubts) }
 
 // Stop makes the committer drop the informer's later notifications.
 func (s *Feed) Stop() { close(s.stopped) }

@@ -80,8 +80,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	s.blindTo = max(s.blindTo, gap.Position)
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
-		known := s.rewind || s.doubted || s.doubt != nil // by another feed
-		passed := !known && !ledger.Newer(ledger.Later(gap.From, s.recorded(gap.From)), gap.To)
+		passed := s.passed(gap, s.recorded(gap.From))
 		s.epoch++ // versions are used again
 		s.lists++
 		s.rewind, s.floor, s.newest, s.doubted, s.doubt, s.rewoundAt = true, "", nil, false, nil, at
@@ -96,6 +95,30 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		return nil
 	}
 	return g.report(s, gap, at)
+}
+
+// process has the feed begin with the list after the rollback if the process ends before that is committed, and others as setBack says.
+func (c *rollbackFound) process(g *group) error {
+	s := c.feed
+	reached := s.recorded(c.gap.From)
+	if sub := s.informer(); sub != nil {
+		reached = ledger.Later(reached, sub.Watch().Seen)
+	}
+	passed := s.passed(c.gap, reached)
+	s.inDoubt(c.gap)
+	g.touched[s] = struct{}{}
+	return g.setBack(s, c.gap, passed)
+}
+
+// passed reports whether the cluster had passed the version that a feed had reached before that found the rollback, unless it was known.
+func (s *Feed) passed(gap *dynamicfactory.Gap, reached string) bool {
+	known := s.rewind || s.doubted || s.doubt != nil
+	return !known && !ledger.Newer(ledger.Later(gap.From, reached), gap.To)
+}
+
+func (s *Feed) inDoubt(gap *dynamicfactory.Gap) {
+	s.doubt = gap
+	s.doubts.Add(1)
 }
 
 // setBack has feeds that do not watch, and have come further than the version to which the cluster was set back, begin with the list of that:
@@ -149,7 +172,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 			return nil
 		}
 		if other != nil && (watching || passed) {
-			other.doubt = gap // it may find that yet
+			other.inDoubt(gap) // it may find that yet
 		}
 		if watching {
 			cp.Doubt = gap

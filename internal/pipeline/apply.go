@@ -322,8 +322,9 @@ func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	m.mu.Unlock()
 	sub, err := m.factory.SubscribeDurable(context.WithoutCancel(ctx), s.Key.Key, m.committer.Handler(f), dynamicfactory.DurableOptions{
 		MetadataOnly: s.Key.MetadataOnly, Edit: f.Edit, Codec: s.Key.Codec(m.dicts), Window: window,
-		WarmStart: func(context.Context) (*dynamicfactory.WarmStart, error) { return m.committer.Begin(f) },
-		OnGap:     func(g dynamicfactory.Gap) { m.committer.HistoryLost(f, m.sinceChecked(f, g)) },
+		WarmStart:  func(context.Context) (*dynamicfactory.WarmStart, error) { return m.committer.Begin(f) },
+		OnGap:      func(g dynamicfactory.Gap) { m.committer.HistoryLost(f, m.sinceChecked(f, g)) },
+		OnRollback: func(g dynamicfactory.Gap) { m.committer.RollbackFound(f, g) },
 	})
 	if err != nil {
 		f.Subscribed(nil)

@@ -217,14 +217,16 @@ func (m *Manager) checkRound(ctx context.Context, pause time.Duration, c *checks
 		}
 		c.Feed = s.ID
 		m.noteChecks(c)
-		from := c.Left[s.ID]
+		from, doubts := c.Left[s.ID], s.Doubts()
 		err := m.checkFeed(ctx, s, pause, c)
 		if ctx.Err() != nil {
 			return
 		}
 		if done != nil {
 			done[s] = err == nil || errors.Is(err, errUnordered) || errors.Is(err, errUncomparable)
-			failed = failed || !done[s]
+			if failed = failed || !done[s]; done[s] {
+				s.Settle(doubts)
+			}
 		}
 		if err != nil && !errors.Is(err, errNotWatching) {
 			m.metrics.checked(s, checkUnfinished)

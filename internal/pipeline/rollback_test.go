@@ -134,6 +134,57 @@ func TestRollbackThatHasPassedAndTheEnd(t *testing.T) {
 	})
 }
 
+// TestRollbackAndTheEndBeforeItsList finds a rollback by the version, or by an object that the consistency check meets, and has the process end before there is
+// a list, and the cluster pass all versions before the next one begins: that one does not resume.
+func TestRollbackAndTheEndBeforeItsList(t *testing.T) {
+	for name, checked := range map[string]bool{"by the version": false, "by an object": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := podsAndWidgets(t)
+				api.Put(podPath, "ns", "kept", nil)
+				saved := api.Save()
+				api.Put(podPath, "ns", "kept", phase("lost"))
+				api.Put(podPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList")
+					if !refused.Load() || r.URL.Path != podPath || r.URL.Query().Get("limit") != "500" || metadata {
+						return false
+					}
+					apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				st := l.state(watchOf("p", nil, "pods"))
+				st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: checked, Interval: time.Minute}
+				l.apply(st)
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("pods#", "v1")
+				refused.Store(true)
+				api.Restore(saved)
+				if checked {
+					api.Advance(20)
+				} else {
+					api.Cut()
+				}
+				time.Sleep(5 * time.Minute)
+				fs = fs.CrashClone(vfs.CrashCloneCfg{})
+				l.stop()
+				api.Advance(20)
+				refused.Store(false)
+				l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(watchOf("p", nil, "pods")))
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback]sync deleted, sync updated"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
 func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -161,6 +212,43 @@ func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 		h := l.log()
 		if got, want := h.types("lost"), "sync deleted"; got != want || len(h[""]) != 2 {
 			t.Errorf("got %s, gaps %s, want %s", got, h[""], want)
+		}
+	})
+}
+
+// TestRollbackBesideAFeedThatNeverWatches sets the cluster back beside a resource that must not be read: the others are checked, and resume in the
+// next life.
+func TestRollbackBesideAFeedThatNeverWatches(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		forbid(api, func(r *http.Request) bool { return r.URL.Path == "/api/v1/nodes" })
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		dir, resources := t.TempDir(), serving(pods, widgets, resource("", "nodes"))
+		l := runLive(t, dir, store.Options{}, api, resources)
+		st := l.state(watchOf("p", nil, "pods"), watchOf("w", nil, "widgets.example.com"), watchOf("n", nil, "nodes"))
+		st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: time.Hour}
+		l.apply(st)
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Restore(saved)
+		api.Advance(20)
+		api.Send(widgetPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		for range 20 {
+			time.Sleep(time.Minute)
+			api.Bookmark()
+		}
+		l.stop()
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(podPath, "ns", "pod", phase("2"))
+		l = runLive(t, dir, store.Options{}, api, resources)
+		l.apply(st)
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }
@@ -317,4 +405,53 @@ func TestRollbackFoundByAList(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
+}
+
+// TestSecondRollback sets the cluster back twice, the second time further. One watch finds the first rollback, and another, which had not come to that, the
+// second: the first one compares its objects, although the cluster passes its version before its connection is looked at.
+func TestSecondRollback(t *testing.T) {
+	for name, killed := range map[string]bool{"it goes on": false, "the process ends": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := podsAndWidgets(t)
+				api.Put(podPath, "ns", "pod", nil)
+				api.Put(widgetPath, "ns", "w", nil)
+				older := api.Save()
+				api.Put(podPath, "ns", "pod", phase("1"))
+				newer := api.Save()
+				api.Put(widgetPath, "ns", "w", phase("1"))
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+				both := l.both()
+				l.apply(both)
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("widgets.example.com#", "v1")
+				time.Sleep(time.Minute)
+				bookmark := func(path, apiVersion, kind string) {
+					api.Send(path, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":%q}}}`, apiVersion, kind, api.Version()))
+				}
+				api.Restore(newer)
+				bookmark(widgetPath, "example.com/v1", "Widget")
+				eventually(t, "the first rollback shows", func() bool { return len(l.log()[""]) == 1 })
+				api.Put(widgetPath, "ns", "lost", nil)
+				eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+				l.checkpointed("widgets.example.com#", "v1")
+				api.Restore(older)
+				bookmark(podPath, "v1", "Pod")
+				eventually(t, "the second rollback shows", func() bool { return len(l.log()[""]) == 2 })
+				api.Advance(20)
+				if killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, widgets))
+					l.apply(both)
+				}
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost")), "[gap rollback gap rollback gap rollback]added deleted"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
 }

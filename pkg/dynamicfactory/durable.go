@@ -38,9 +38,13 @@ type DurableOptions struct {
 	// possible and before the objects of that list; and each version of an object that
 	// was skipped because it could not be read. It may be nil.
 	//
-	// The informer calls WarmStart, OnGap and Edit from its own goroutines, also before
+	// The informer calls WarmStart, OnGap, OnRollback and Edit from its own goroutines, also before
 	// SubscribeDurable returns, and waits for them: none may close the subscription.
 	OnGap func(Gap)
+	// OnRollback reports a rollback that the watch has found, with the version of then. The list that makes
+	// up for it, and OnGap, may take long to come: a subscriber that ends before, and resumes, may find that the
+	// server has passed its version. It may be nil.
+	OnRollback func(Gap)
 	// Window bounds the events forwarded and not acknowledged (DurableSubscription.Ack);
 	// 0: no bound. A full window pauses reading, and TCP slows the server down; with
 	// HTTP/2, up to 4 MiB that the server has sent wait in memory. A list is not bounded,

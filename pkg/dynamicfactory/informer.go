@@ -261,7 +261,7 @@ func (f *Factory) newSource(i *informer, d *DurableOptions) *rawwatch.Source {
 	}
 	if d != nil {
 		m.codec = d.Codec
-		cfg.MetadataOnly, cfg.WarmStart, cfg.OnGap, cfg.Window = d.MetadataOnly, d.warmStart(), d.OnGap, d.Window
+		cfg.MetadataOnly, cfg.WarmStart, cfg.OnGap, cfg.OnRollback, cfg.Window = d.MetadataOnly, d.warmStart(), d.OnGap, d.OnRollback, d.Window
 		if d.Edit != nil {
 			cfg.Edit = d.Edit
 		}

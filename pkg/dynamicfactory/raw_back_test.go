@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -511,4 +513,41 @@ func TestExpiredIsNoRollback(t *testing.T) {
 		synctest.Wait()
 		is(t, "gaps", gaps[len(gaps)-1][:len("expired")], "expired")
 	})
+}
+
+// A record whose time is in the future, as the clock was set back, is of before a rollback that another watch finds: the
+// server has passed its version.
+func TestRollbackBehindARecordOfTheFuture(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"of the past": 0, "of the future": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				const secretPath = "/api/v1/secrets"
+				s.Serve(secretPath, "v1", "Secret")
+				put(s, "a")
+				s.Put(secretPath, "ns", "kept", nil)
+				backup := s.Save()
+				s.Put(secretPath, "ns", "lost", nil)
+				var gaps []string
+				opts := dynamicfactory.DurableOptions{OnGap: lossesOf(&gaps)}
+				f := factory(t, s)
+				secrets := dynamicfactory.Key{GVR: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}}
+				j, sub := subscribe(t, f, secrets, opts)
+				snap := warmStartOf(sub.Checkpoint(j.seen()), j.objects)
+				snap.Time = time.Now().Add(ahead)
+				sub.Close()
+				j, _ = subscribe(t, f, secrets, remember(snap, opts))
+				is(t, "known at first", len(j.take()), 2)
+				_, _ = subscribe(t, f, configMapKey)
+				put(s, "a")
+				time.Sleep(time.Minute)
+				s.Restore(backup)
+				s.Send(configMapPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":%q}}}`, s.Version()))
+				time.Sleep(4 * time.Second) // it is found
+				s.Advance(20)
+				time.Sleep(time.Minute)
+				j.expect(t, "delete? lost", "update kept")
+				is(t, "gaps", strings.Join(gaps, ";"), "rollback103 122")
+			})
+		})
+	}
 }

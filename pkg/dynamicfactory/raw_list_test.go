@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,33 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The server is set back between two pages of a list, and has the version of the first page again before it answers with the second: what that
+// page had of another past is not listed.
+func TestRollbackBetweenPages(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(600)...)
+		backup := s.Save()
+		put(s, "a-lost-one")
+		var once sync.Once
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Has("continue") {
+				once.Do(func() {
+					s.Restore(backup)
+					s.Cut()
+					panic(http.ErrAbortHandler)
+				})
+			}
+			return false
+		})
+		time.AfterFunc(20*time.Second, func() { s.Advance(100) })
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		time.Sleep(10 * time.Minute)
+		if _, lost := j.objects["a-lost-one"]; lost || len(j.objects) != 600 {
+			t.Errorf("%d objects, the lost one among them: %t", len(j.objects), lost)
+		}
+	})
 }
 
 // A server that lists an object twice lists it once, in its newest state, and the end of the

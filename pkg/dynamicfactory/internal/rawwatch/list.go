@@ -177,12 +177,31 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 				return err
 			}
 		}
+		if !apierrors.IsTooManyRequests(err) && s.isBefore(ctx, b.list.ResourceVersion) {
+			return errRolledBack
+		}
 		return nil
 	})
 	if err == nil && failed {
 		s.recovered(ctx, Listing)
 	}
 	return meta, err
+}
+
+// isBefore reports whether the resource has not reached the version of a list's earlier pages: a server that was set back has that version again
+// one day, with other objects. One server of several may be behind for a moment.
+func (s *Source) isBefore(ctx context.Context, version string) bool {
+	for confirmed := false; ; confirmed = true {
+		now, err := s.ownVersion(ctx)
+		switch {
+		case err != nil || !progress.Older(now, version):
+			return false
+		case confirmed:
+			return true
+		case apiclient.Sleep(ctx, confirmAfter) != nil:
+			return false
+		}
+	}
 }
 
 // typer adds types to objects.

@@ -60,6 +60,8 @@ type Config struct {
 	WarmStart func(ctx context.Context) (*WarmStart, error)
 	// OnGap reports lost history once its end is known. It may be nil.
 	OnGap func(Gap)
+	// OnRollback reports a rollback that a watch has found, with the version of then, before the list that makes up for it. It may be nil.
+	OnRollback func(Gap)
 	// Spool buffers the events of watches while their lists are read; nil: a new one.
 	Spool *spool.Pool
 	// Window bounds the events forwarded and not acknowledged; 0: no bound.
@@ -132,6 +134,7 @@ type Source struct {
 	running  sync.WaitGroup
 	begun    bool      // a list has succeeded
 	loss     *Gap      // lost history before the list that makes up for it
+	back     *Gap      // the version to which the server was set back, as a probe has found; nil: it has not
 	suspect  time.Time // the server may differ from the one before this time; zero: it is the same
 	doubted  bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
 	unjudged bool      // the storage's version was older, and the resource could not be read: it may be later again by now
@@ -479,8 +482,12 @@ func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Ti
 
 // saw notes the versions of a warm start as the server's.
 func (s *Source) saw(warmStart *WarmStart) {
+	now := time.Now()
+	age := now.Sub(warmStart.Time)
 	s.mu.Lock()
-	s.proven = warmStart.Time
+	if s.proven = now.Add(-age); age < 0 {
+		s.proven = time.Time{} // the clock was set back
+	}
 	s.mu.Unlock()
 	seen := warmStart.ResourceVersion
 	for _, v := range [...]string{warmStart.Quiet, warmStart.Recorded} {
@@ -524,7 +531,7 @@ func (s *Source) listed(ctx context.Context, list *objects, began time.Time) {
 	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.doubted, s.unjudged, s.proven = nil, true, time.Time{}, false, false, began
+	s.loss, s.back, s.begun, s.suspect, s.doubted, s.unjudged, s.proven = nil, nil, true, time.Time{}, false, false, began
 	s.mu.Unlock()
 	if gap != nil && s.cfg.OnGap != nil { // before the status has that the list is read
 		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
@@ -550,6 +557,26 @@ func (s *Source) lost(cause string) {
 	if cause == CauseRollback {
 		s.loss.Cause = cause // found by the list that follows another loss
 	}
+}
+
+// reportRollback reports a rollback before the list that makes up for it, which may take long to come: the server may have passed all versions by
+// then, and nothing would show if the program ended meanwhile.
+func (s *Source) reportRollback(ctx context.Context) {
+	if s.cfg.OnRollback == nil {
+		return
+	}
+	s.mu.Lock()
+	gap, back := *s.loss, s.back
+	s.mu.Unlock()
+	if back == nil { // a list was requested
+		version, err := s.ownVersion(ctx)
+		if err != nil {
+			return
+		}
+		back = &Gap{To: version, Apart: s.apart(ctx)}
+	}
+	gap.To, gap.ToTime, gap.Apart = back.To, time.Now(), back.Apart
+	s.cfg.OnRollback(gap)
 }
 
 // suspectSince notes a lost connection. Before a watch resumes, the server must prove

@@ -204,6 +204,9 @@ func (w *stream) end(ctx context.Context, cause string, err error) {
 	}
 	w.source.log(ctx).Info("the watch can't be resumed; listing to find what changed meanwhile", "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
+	if cause == CauseRollback {
+		w.source.reportRollback(ctx)
+	}
 	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // a stopped reflector does not list
 }
 

@@ -268,16 +268,20 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	}
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
-	back, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
+	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
+	apart := back && s.apart(ctx)
 	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
-	tell := back && (older || now == "" && builtIn) && !s.apart(ctx)
+	tell := back && (older || now == "" && builtIn) && !apart
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
+	if back {
+		s.back = &Gap{To: own, Apart: apart}
+	}
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case tell && !s.othersBackLocked(seen):
+	case tell && !slices.ContainsFunc(s.backsLocked(seen), func(version string) bool { return !progress.Older(now, version) }): // else they know
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
@@ -309,8 +313,11 @@ func (s *Source) apart(ctx context.Context) bool {
 
 // othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
 // been passed since.
-func (s *Source) othersBackLocked(seen string) bool {
-	return slices.ContainsFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version == "" || progress.Older(version, seen) })
+func (s *Source) othersBackLocked(seen string) bool { return len(s.backsLocked(seen)) > 0 }
+
+// backsLocked returns the versions to which others have found that.
+func (s *Source) backsLocked(seen string) []string {
+	return slices.DeleteFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version != "" && !progress.Older(version, seen) })
 }
 
 // unproven reports whether the watch may be of the time before a rollback.
@@ -321,22 +328,23 @@ func (s *Source) unproven() bool {
 	return s.loss != nil || s.othersBackLocked(seen)
 }
 
-// ownBehind is behind by the resource's own version. An older one counts if it is confirmed:
+// ownBehind is behind by the resource's own version, which it returns. An older one counts if it is confirmed:
 // one server of several may be behind for a moment. If it is not, or others have found a rollback, a server that was set back may
 // have passed the version meanwhile: its objects decide.
-func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBack bool) (bool, error) {
+func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBack bool) (back bool, now string, err error) {
 	for ; ; confirmed = true {
-		now, err := s.ownVersion(ctx)
+		now, err = s.ownVersion(ctx)
 		switch older := progress.Older(now, seen); {
 		case err != nil || !older && !confirmed && !othersBack:
-			return false, err
+			return false, now, err
 		case older && confirmed:
-			return true, nil
+			return true, now, nil
 		case !older:
-			return s.replaced(ctx, seen)
+			back, err = s.replaced(ctx, seen)
+			return back, now, err
 		}
 		if err := apiclient.Sleep(ctx, confirmAfter); err != nil {
-			return false, err
+			return false, now, err
 		}
 	}
 }
