@@ -197,10 +197,11 @@ func (p *program) forward(output io.Reader, mask *post.Mask) (last string) {
 		if err != nil {
 			return last
 		}
-		for more && err == nil { // the rest of a longer one
+		text := string(line)
+		for more && err == nil { // the rest of a longer one, which takes its place
 			_, more, err = lines.ReadLine()
 		}
-		if last = strings.ToValidUTF8(mask.HideCut(string(line)), "?"); time.Since(begin) > period {
+		if last = strings.ToValidUTF8(mask.HideCut(text), "?"); time.Since(begin) > period {
 			begin, n = time.Now(), 0
 		}
 		switch n++; {
