@@ -3,6 +3,9 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,6 +155,35 @@ func TestCommand(t *testing.T) {
 	c.Command = []string{"./nothing"}
 	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	sinktest.WantClass(t, err, sinks.ClassPause, "start ./nothing", "no such file")
+}
+
+// TestCommandQuotesItsSecrets: what a program answers is without the secrets among its variables.
+func TestCommandQuotesItsSecrets(t *testing.T) {
+	t.Setenv("PLUGIN_PASSWORD", "own-"+canary)
+	c := plugin.NewConfig()
+	c.Command = []string{os.Args[0], "-test.run", "^TestAnswerer$"}
+	c.Env = map[string]sinks.Header{"PLUGIN_TEST_ANSWERER": {Text: "yes"}, "PASSWORD": {Secret: sinks.Secret{Env: "PLUGIN_PASSWORD"}}}
+	s := sinktest.Open(t, c)
+	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err == nil || !strings.Contains(err.Error(), "cannot log in as ***") || strings.Contains(err.Error(), canary) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestAnswerer is the program of [TestCommandQuotesItsSecrets].
+func TestAnswerer(t *testing.T) {
+	if os.Getenv("PLUGIN_TEST_ANSWERER") == "" {
+		t.Skip("it is a part of another test")
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", os.Getenv("WATCHERD_SOCKET"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // of one client
+		http.Error(w, "cannot log in as "+os.Getenv("PASSWORD"), http.StatusInternalServerError)
+	})}
+	go func() { _ = server.Serve(l) }()
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the sink ends
+	_ = server.Close()
 }
 
 // TestCommandEndsWithWatcherd kills the process that has started a program.
