@@ -1,11 +1,9 @@
 package body
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -23,9 +21,6 @@ const maxBytes = 4 << 20
 // evaluationLimits allow about half a second.
 func evaluationLimits() celexpr.Limits { return celexpr.Limits{Cost: 5_000_000, Memory: 16 << 20} }
 
-// maxTime is far above what the cost limit allows. It is checked in loops.
-const maxTime = 10 * time.Second
-
 // contentTypeText is the default of bodies that are text.
 const contentTypeText = "text/plain; charset=utf-8"
 
@@ -34,7 +29,6 @@ type Body struct {
 	ast         *cel.Ast
 	program     cel.Program
 	list        bool // it reads the list `events`
-	loops       bool
 	reads       record.Flags
 	text        string
 	contentType string // of every body; empty: by the type of the value
@@ -62,8 +56,8 @@ func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []ce
 	if fault := sendable(ast); fault != nil {
 		return nil, []celexpr.Fault{*fault}
 	}
-	b.ast, b.loops, b.reads = ast, loops(ast), reads(ast)
-	opts := append(limits.Options(ast), cel.InterruptCheckFrequency(100), d.guards)
+	b.ast, b.reads = ast, reads(ast)
+	opts := append(limits.Options(ast), d.guards)
 	if b.program, err = env.Program(ast, opts...); err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}
@@ -97,20 +91,12 @@ func (b *Body) Join(events []*event.Event) (body []byte, contentType string, err
 		activations.Put(a)
 	}()
 	a.set(events)
-	ctx := context.Background()
-	if b.loops {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, maxTime, errTime)
-		defer cancel()
-	}
-	v, _, err := b.program.ContextEval(ctx, a)
+	v, err := celexpr.Eval(b.program, a)
 	if err != nil {
 		return nil, "", celexpr.Failure(b.ast, err)
 	}
 	return b.encode(v)
 }
-
-var errTime = errors.New("the expression takes too long")
 
 func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
 	if o, ok := v.(*types.Optional); ok {

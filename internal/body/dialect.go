@@ -140,7 +140,10 @@ func checkJoin(args []ref.Val) error {
 	}
 	size := 0
 	for it := list.Iterator(); it.HasNext() == types.True; {
-		item, _ := it.Next().(types.String)
+		item, ok := it.Next().(types.String)
+		if !ok {
+			return nil // the same
+		}
 		if size += len(item) + len(text(args, 1)); size > maxBytes {
 			return tooLarge("join()")
 		}
@@ -155,9 +158,9 @@ func checkFormat(args []ref.Val) error {
 		return nil
 	}
 	const longestNumber = 512 // bytes, such as %f of the largest double
-	largest := longestNumber
+	largest, clauses := longestNumber, strings.Count(text(args, 0), "%")
 	if list, ok := args[1].(traits.Lister); ok {
-		for it := list.Iterator(); it.HasNext() == types.True; {
+		for it, n := list.Iterator(), 0; n < clauses && it.HasNext() == types.True; n++ { // the others are not printed
 			v := it.Next()
 			if s, ok := v.(types.String); ok {
 				largest = max(largest, len(s))
@@ -170,7 +173,7 @@ func checkFormat(args []ref.Val) error {
 			largest = max(largest, 2*len(printed))
 		}
 	}
-	if len(text(args, 0))+strings.Count(text(args, 0), "%")*largest > maxBytes {
+	if len(text(args, 0))+clauses*largest > maxBytes {
 		return tooLarge("format()")
 	}
 	return nil
@@ -205,9 +208,11 @@ func checkFlatten(args []ref.Val) error {
 	left := maxBytes / celexpr.SizeUnit
 	depth := 1
 	if len(args) > 1 {
-		if n, ok := args[1].(types.Int); ok {
-			depth = int(n)
+		n, ok := args[1].(types.Int)
+		if !ok {
+			return nil // the function reports it
 		}
+		depth = int(n)
 	}
 	if !countItems(args[0], depth, &left) {
 		return tooLarge("flatten()")
@@ -239,10 +244,6 @@ func readsList(env *cel.Env, text string) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(parsed.NativeRep()), func(e ast.NavigableExpr) bool {
 		return e.Kind() == ast.IdentKind && e.AsIdent() == "events"
 	})) > 0
-}
-
-func loops(a *cel.Ast) bool {
-	return len(ast.MatchDescendants(ast.NavigateAST(a.NativeRep()), ast.KindMatcher(ast.ComprehensionKind))) > 0
 }
 
 // sendable reports a value that has no JSON form, as far as its type is known.

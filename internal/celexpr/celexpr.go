@@ -24,6 +24,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/functions"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
@@ -262,17 +263,22 @@ func (l Limits) Options(checked *cel.Ast) []cel.ProgramOption {
 // its pattern. Patterns must be literals. They are for the program of the expression.
 func (l Limits) CostOptions(checked *cel.Ast) []cel.ProgramOption {
 	r := regexes{}
-	return []cel.ProgramOption{
+	options := []cel.ProgramOption{cel.CostTracking(r)}
+	for overload, function := range underpriced {
+		options = append(options, cel.CostTrackerOptions(cost.OverloadTracker(overload, func(args []ref.Val, result ref.Val) *uint64 {
+			return r.CallCost(function, "", args, result)
+		})))
+	}
+	return append(options,
 		cel.CostLimit(l.Cost),
-		cel.CostTracking(r),
-		cel.InterruptCheckFrequency(uint(l.Cost / iterationCost)),
+		cel.InterruptCheckFrequency(uint(l.Cost/iterationCost)),
 		cel.CustomDecoratorV2(membership),
 		cel.CustomDecoratorV2(lookup),
 		cel.CustomDecoratorV2(rangesOf(checked)),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{
 			Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: r.compile,
 		}),
-	}
+	)
 }
 
 // iterationCost is at most what CEL charges for an iteration that reads an item, and compares it.
@@ -588,9 +594,13 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 	case function == overloads.Matches && len(args) == 2:
 		text, _ := args[0].(types.String)
 		pattern, _ := args[1].(types.String)
-		units = 1 + uint64(len(text))*uint64(r[string(pattern)])/regexWorkPerCost
+		units = 1 + uint64(len(text))*uint64(max(r[string(pattern)], 1))/regexWorkPerCost // CEL does not compile the empty one
 	case zoned:
 		units = zoneCost + work(function, args)
+	case function == search && len(args) > 1:
+		text, _ := args[0].(types.String)
+		part, _ := args[1].(types.String)
+		units = 1 + work(function, args) + uint64(len(text)*len(part))/SizeUnit
 	case function == "cel.@mapInsert": // of transformMap(): each entry copies the keys of those before it
 		units = 1 + uint64(entries(args[0])+entries(args[1]))/2
 	case overload == "" || converts[function]:
@@ -604,6 +614,32 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 	}
 	return &units
 }
+
+// underpriced are overloads whose price in CEL lacks the length of a text that it compares, or of which it counts the characters, with the
+// functions that they are charged as.
+var underpriced = map[string]string{
+	"optional_hasValue_value":    operators.Equals,
+	"cidr_contains_cidr":         "containsCIDR",
+	"cidr_contains_cidr_string":  "containsCIDR",
+	"cidr_contains_ip_ip":        "containsIP",
+	"cidr_contains_ip_string":    "containsIP",
+	"string_index_of_string":     search,
+	"string_index_of_string_int": search,
+
+	"string_last_index_of_string":     search,
+	"string_last_index_of_string_int": search,
+
+	"list_string_sort":                 "sort",
+	"list_bytes_sort":                  "sort",
+	"list_string_sortByAssociatedKeys": sortByKeys,
+	"list_bytes_sortByAssociatedKeys":  sortByKeys,
+	"list_distinct":                    "distinct",
+}
+
+const (
+	search     = "indexOf"
+	sortByKeys = "@sortByAssociatedKeys" // what sortBy() calls: the list, and its keys
+)
 
 // zoneCost is that of reading a time zone by its name.
 const zoneCost = 200
@@ -643,8 +679,8 @@ func comparedText(function string, args []ref.Val) (units uint64, ok bool) {
 		return uint64(min(len(a), len(b))) / SizeUnit, text || other
 	case operators.In:
 		return work(function, args), text
-	case overloads.Contains: // of nothing, which is free
-		return work(function, args), b == "" && other
+	case overloads.Contains: // of nothing, or in it, which is free
+		return work(function, args), b == "" && other || a == "" && text
 	}
 	return 0, false
 }
@@ -698,8 +734,12 @@ func work(function string, args []ref.Val) (units uint64) {
 			items, _ := v.Size().(types.Int)
 			switch function {
 			case overloads.Size, operators.Add, operators.Index, operators.OptIndex:
-			case "sort":
-				n = uint64(items) * uint64(bits.Len64(uint64(items)))
+			case "sort", sortByKeys:
+				if n = uint64(items); function == "sort" || i > 0 { // with all that is in them, as in a comparison
+					n = uint64(contents.AggregateSize(v)) * uint64(bits.Len64(n))
+				}
+			case "distinct": // compares each item with those before it
+				n = uint64(items) * max(2*uint64(items), uint64(contents.AggregateSize(v))/2)
 			default:
 				n = uint64(items)
 			}

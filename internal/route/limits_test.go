@@ -132,6 +132,19 @@ func costly() []string {
 		`object.list.all(a, [object.numbers] in [[oldObject.numbers]])`,
 		`object.list.all(a, optional.of([object.numbers]) == optional.of([oldObject.numbers]))`,
 		bound(3, "object.list.all(x, LAST == OTHER)"),
+
+		// CEL charges nothing for the length of a text here, but counts its characters, or compares it.
+		`object.list.all(a, optional.of([object.numbers]).hasValue([oldObject.numbers]))`,
+		`object.list.all(a, !"".contains(object.big))`,
+		`object.list.all(a, matches(object.big, ""))`,
+		`object.list.all(a, "".indexOf(object.big) < 0)`,
+		`object.list.all(a, "".lastIndexOf(object.big) < 0)`,
+		`object.list.all(a, object.big.containsIP("10.0.0.1") || a.n >= 0)`,
+		`object.list.all(a, cidr("10.0.0.0/8").containsCIDR(object.big) || a.n >= 0)`,
+		`cel.bind(l, [object.big, oldObject.big], object.list.all(a, l.sort().size() > 0))`,
+		`cel.bind(l, [string(object.big), string(oldObject.big)], object.list.all(a, l.sort().size() > 0))`,
+		`cel.bind(l, [object.big, oldObject.big], object.list.all(a, l.sortBy(t, t).size() > 0))`,
+		`cel.bind(l, [string(object.big), string(oldObject.big)], object.list.all(a, l.sortBy(t, t).size() > 0))`,
 	}
 }
 
@@ -189,6 +202,8 @@ func TestLimitsLeaveRoom(t *testing.T) {
 		`!object.big.matches("error|warning") && metadata.name.matches("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")`,
 		`object.big.contains("aaaa") && !object.big.endsWith("b")`,
 		`{"x": 1} in object.list || true`,
+		`object.list.all(a, !object.?big.hasValue(a.s))`,
+		`object.list.sortBy(a, a.s).size() == 5000 && object.list.map(a, a.s).sort().size() == 5000`,
 		`object.list.all(a, !(object.big in ["a", "b"]) && !(a.s in ["nothing", object.big]))`,
 		`object.list.all(a, !{"a": 1}[?object.big].hasValue())`,
 		`{"item": 1, "none": 2}[object.list[4999].s] == 1 && object.list[4999].s in {"item": 1} && {1: "a"}[object.list[1].n] == "a"`,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -150,9 +151,13 @@ func (c *Config) open(o sinks.Options) (*sink, error) {
 		}
 		socket = s.program.socket()
 	}
-	s.client = post.New(post.Options{
+	options := post.Options{
 		Key: "url", Host: to.Hostname(), Socket: socket, Headers: c.Headers, Dir: o.Dir, MaySend: o.MaySend, TLS: c.TLS, Timeout: c.Timeout.Std(),
 		Responses: r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code"),
-	})
+	}
+	if s.program != nil {
+		options.Sign = func(*http.Request, []byte) (hidden []string, err error) { return s.program.sent.Note(), nil }
+	}
+	s.client = post.New(options)
 	return s, r.Err()
 }

@@ -31,6 +31,7 @@ type program struct {
 	timeout time.Duration // for it to listen
 	folder  string        // of the socket; made by Open
 	turn    chan struct{} // holds a token while it is being started
+	sent    post.Sent     // secrets among its variables
 
 	mu     sync.Mutex // guards what follows
 	run    *running   // nil: it was never started
@@ -143,6 +144,7 @@ func (p *program) start() (*running, error) {
 			hidden = append(hidden, text)
 		}
 	}
+	hidden = p.sent.Note(hidden...)
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -197,10 +199,11 @@ func (p *program) forward(output io.Reader, mask *post.Mask) (last string) {
 		if err != nil {
 			return last
 		}
-		for more && err == nil { // the rest of a longer one
+		text := string(line)
+		for more && err == nil { // the rest of a longer one, which takes its place
 			_, more, err = lines.ReadLine()
 		}
-		if last = strings.ToValidUTF8(mask.HideCut(string(line)), "?"); time.Since(begin) > period {
+		if last = strings.ToValidUTF8(mask.HideCut(text), "?"); time.Since(begin) > period {
 			begin, n = time.Now(), 0
 		}
 		switch n++; {

@@ -3,6 +3,9 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +107,7 @@ func TestCommand(t *testing.T) {
 		{"its variables", `env; test "$WATCHERD_SOCKET" = "$1" && test "$PASSWORD" = own-` + canary + ` && test "$LEVEL" = debug && echo right; exit 1`, sinks.ClassRetry, "right", nil},
 		{"much output", "i=0; while test $i -lt 500; do echo line $i; i=$((i+1)); done; exit 1", sinks.ClassRetry, "line 499", []string{"more output than is logged"}},
 		{"a long line", "head -c 100000 /dev/zero | tr '\\0' x; exit 1", sinks.ClassRetry, "xxx", nil},
+		{"a long line with a secret where it is cut", `printf begin; head -c 1015 /dev/zero | tr '\0' x; echo "$PASSWORD and more"; exit 1`, sinks.ClassRetry, "exit status 1: beginxxx", nil},
 		{"it leaves a child with its output", "sleep 1000 & exit 1", sinks.ClassRetry, "exit status 1", nil},
 		{"it is deaf", "trap '' TERM; exec sleep 1000", sinks.ClassRetry, "does not listen", nil},
 	} {
@@ -113,7 +117,7 @@ func TestCommand(t *testing.T) {
 			c.Command = []string{"sh", "-c", "echo $$ >pid; " + test.script, "sh", "{socket}"}
 			c.Env = map[string]sinks.Header{"PASSWORD": {Secret: sinks.Secret{Env: "PLUGIN_PASSWORD"}}, "LEVEL": {Text: "debug"}}
 			c.Timeout = sinks.Duration(300 * time.Millisecond)
-			if strings.Contains(test.name, "output") || test.name == "it fails" || test.name == "a long line" || test.name == "its variables" || test.name == "it ends" {
+			if strings.Contains(test.name, "output") || test.name == "it fails" || strings.HasPrefix(test.name, "a long line") || test.name == "its variables" || test.name == "it ends" {
 				c.Timeout = sinks.Duration(30 * time.Second)
 			}
 			var log sinktest.Log
@@ -151,6 +155,35 @@ func TestCommand(t *testing.T) {
 	c.Command = []string{"./nothing"}
 	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	sinktest.WantClass(t, err, sinks.ClassPause, "start ./nothing", "no such file")
+}
+
+// TestCommandQuotesItsSecrets: what a program answers is without the secrets among its variables.
+func TestCommandQuotesItsSecrets(t *testing.T) {
+	t.Setenv("PLUGIN_PASSWORD", "own-"+canary)
+	c := plugin.NewConfig()
+	c.Command = []string{os.Args[0], "-test.run", "^TestAnswerer$"}
+	c.Env = map[string]sinks.Header{"PLUGIN_TEST_ANSWERER": {Text: "yes"}, "PASSWORD": {Secret: sinks.Secret{Env: "PLUGIN_PASSWORD"}}}
+	s := sinktest.Open(t, c)
+	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err == nil || !strings.Contains(err.Error(), "cannot log in as ***") || strings.Contains(err.Error(), canary) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestAnswerer is the program of [TestCommandQuotesItsSecrets].
+func TestAnswerer(t *testing.T) {
+	if os.Getenv("PLUGIN_TEST_ANSWERER") == "" {
+		t.Skip("it is a part of another test")
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", os.Getenv("WATCHERD_SOCKET"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // of one client
+		http.Error(w, "cannot log in as "+os.Getenv("PASSWORD"), http.StatusInternalServerError)
+	})}
+	go func() { _ = server.Serve(l) }()
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the sink ends
+	_ = server.Close()
 }
 
 // TestCommandEndsWithWatcherd kills the process that has started a program.
