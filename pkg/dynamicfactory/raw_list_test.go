@@ -117,6 +117,7 @@ func TestRollbackBetweenPages(t *testing.T) {
 		time.AfterFunc(20*time.Second, func() { s.Advance(100) })
 		j, _ := subscribe(t, factory(t, s), configMapKey)
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if _, lost := j.objects["a-lost-one"]; lost || len(j.objects) != 600 {
 			t.Errorf("%d objects, the lost one among them: %t", len(j.objects), lost)
 		}
