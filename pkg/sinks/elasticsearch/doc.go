@@ -13,8 +13,8 @@
 //   - A request holds one event of an object at most: no later one can overtake it by its failure.
 //   - Each item has its own result: 429 and 5xx are retried, 400 is the fault of the event, 401, 403 and 404 pause
 //     the sink.
-//   - A document that a data stream refuses and puts into its failure store is the fault of the event as well, although the
-//     cluster reports success.
+//   - A document that a data stream refuses and puts into its failure store, or that an ingest pipeline drops, is the fault of
+//     the event as well, although the cluster reports success.
 //
 // Caveats: a data stream that rolls over between two attempts has the event twice, in two backing indices. In mode
 // state an event that is older than a tombstone's life is taken for a new object, and gaps are not written.

@@ -143,7 +143,7 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 		body = append(body, '\n')
 	}
 	to := s.url.JoinPath("_bulk")
-	to.RawQuery = "filter_path=items.*.status,items.*.failure_store,items.*.error.type,items.*.error.reason"
+	to.RawQuery = "filter_path=items.*.status,items.*.result,items.*.failure_store,items.*.error.type,items.*.error.reason"
 	a, err := s.client.Do(ctx, http.MethodPost, to, "application/x-ndjson", body)
 	if err != nil {
 		return nil, err
@@ -180,6 +180,7 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 // item is the result of one event.
 type item struct {
 	Status       int    `json:"status"`
+	Result       string `json:"result"`
 	FailureStore string `json:"failure_store"`
 	Error        struct {
 		Type   string `json:"type"`
@@ -191,6 +192,8 @@ func (s *sink) result(a *post.Answer, it item) error {
 	switch {
 	case it.FailureStore == "used": // with a status of success
 		return a.Refusal(http.StatusBadRequest, "the data stream refuses the document, and its failure store has the reason")
+	case it.Result == "noop": // as above
+		return a.Refusal(http.StatusBadRequest, "an ingest pipeline drops the document")
 	case it.Status/100 == 2:
 		return nil
 	case it.Status == http.StatusConflict && it.Error.Type == "version_conflict_engine_exception":

@@ -235,6 +235,9 @@ func TestItems(t *testing.T) {
 		if !strings.Contains(r.URL.Query().Get("filter_path"), "items.*.failure_store") { // not asked for
 			answer = strings.ReplaceAll(answer, `,"failure_store":"used"`, "")
 		}
+		if !strings.Contains(r.URL.Query().Get("filter_path"), "items.*.result") {
+			answer = strings.ReplaceAll(answer, `,"result":"noop"`, "")
+		}
 		fmt.Fprint(w, answer)
 	}))
 	t.Cleanup(server.Close)
@@ -252,6 +255,8 @@ func TestItems(t *testing.T) {
 	}{
 		{`{"items":[{"create":{"status":201}}]}`, 200, ""},
 		{`{"items":[{"create":{"status":201,"failure_store":"used"}}]}`, 200, "poison 0s"}, // refused, and kept beside the data stream
+		{`{"items":[{"create":{"status":201,"result":"created"}}]}`, 200, ""},
+		{`{"items":[{"create":{"status":200,"result":"noop"}}]}`, 200, "poison 0s"}, // an ingest pipeline drops it
 		{item(409, "version_conflict_engine_exception"), 200, ""},
 		{item(429, "es_rejected_execution_exception"), 200, "retry 7s"},
 		{item(503, "unavailable_shards_exception"), 200, "retry 7s"},

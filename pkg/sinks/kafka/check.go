@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,9 +20,19 @@ import (
 
 // topicState is what the sink knows about a topic. The sink's lock guards it.
 type topicState struct {
-	checked bool
-	limit   int    // largest record in bytes
-	index   *index // of mode state; nil until a replayed event needs it
+	looked time.Time // when it was looked at; zero: not since the last failure
+	limit  int       // largest record in bytes, then
+	index  *index    // of mode state; nil until a replayed event needs it
+}
+
+// lookAgain is how long a limit of a topic is taken for granted: an operator may raise it.
+const lookAgain = time.Minute
+
+// checkedLocked reports whether the topic was looked at since the last failure and, if it has a limit of its own, not long ago.
+// The caller holds the sink's lock.
+func (s *sink) checkedLocked(topic string) bool {
+	t := s.topics[topic]
+	return t != nil && !t.looked.IsZero() && (t.limit == int(s.config.MaxMessageBytes) || time.Since(t.looked) < lookAgain)
 }
 
 // The topic settings that the sink reads.
@@ -31,14 +42,6 @@ const (
 	maxMessage     = "max.message.bytes"
 	uncleanLeaders = "unclean.leader.election.enable"
 )
-
-// checked reports whether the topic was looked at since the last failure.
-func (s *sink) checked(topic string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.topics[topic]
-	return t != nil && t.checked
-}
 
 // topic returns the state of a topic. The caller holds the lock.
 func (s *sink) topicLocked(topic string) *topicState {
@@ -52,7 +55,7 @@ func (s *sink) topicLocked(topic string) *topicState {
 
 // check looks at a topic, makes it if that is asked for and it is missing, and warns
 // about what it may lose. The reason why a topic cannot be written to shows better here than in
-// the failure of a record. It asks once a topic, and again after a failure.
+// the failure of a record. See checkedLocked.
 func (s *sink) check(ctx context.Context, c *kgo.Client, topic string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
@@ -81,31 +84,17 @@ func (s *sink) check(ctx context.Context, c *kgo.Client, topic string) error {
 	s.judge(topic, replicas, settings)
 	limit := int(s.config.MaxMessageBytes)
 	if own, err := strconv.Atoi(settings[maxMessage]); err == nil && own-batchOverhead < limit {
-		limit = max(own-batchOverhead, minBatchBytes)
+		limit = max(own-batchOverhead, 1)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topicLocked(topic)
-	t.checked, t.limit = true, limit
+	t.looked, t.limit = time.Now(), limit
 	return nil
 }
 
 // batchOverhead is what a record batch adds to its first record.
 const batchOverhead = 128
-
-// minBatchBytes is the least that the client takes.
-const minBatchBytes = 512
-
-// batchBytes is the largest record batch for a topic.
-func (s *sink) batchBytes(topic string) int32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	limit := int(s.config.MaxMessageBytes)
-	if t := s.topics[topic]; t != nil {
-		limit = t.limit
-	}
-	return int32(limit + batchOverhead)
-}
 
 func (s *sink) look(ctx context.Context, c *kgo.Client, topic string) (replicas int, err error) {
 	meta, err := s.metadata(ctx, c, topic)

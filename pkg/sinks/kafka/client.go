@@ -52,7 +52,7 @@ func (s *sink) producer() (*kgo.Client, error) {
 	options := append(s.options(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2 of the key, as Java's producer
 		kgo.ProducerBatchCompression(codecs[s.config.Compression]),
-		kgo.ProducerBatchMaxBytesFn(s.batchBytes),
+		kgo.ProducerBatchMaxBytes(int32(s.config.MaxMessageBytes)+batchOverhead), // chunks are within the topic's limit, which may change
 		kgo.ManualFlushing(),
 		kgo.ProduceRequestTimeout(timeout),
 		kgo.RecordDeliveryTimeout(timeout),

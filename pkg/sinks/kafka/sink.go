@@ -39,7 +39,7 @@ type sink struct {
 	closed   bool
 	leaving  sync.WaitGroup // clients that drop closes
 
-	mu     sync.Mutex // guards what follows; the client asks for it (batchBytes)
+	mu     sync.Mutex // guards what follows
 	topics map[string]*topicState
 }
 
@@ -65,7 +65,7 @@ var (
 	_ sinks.Limited = (*sink)(nil)
 )
 
-// Limits are those of the topic if the sink writes to one, less what key and headers take. Of several, each refuses what is
+// Limits are those of the topic if the sink writes to one and has looked at it, less what key and headers take. Of several, each refuses what is
 // too large for it: others may take it.
 func (s *sink) Limits() sinks.Limits {
 	const headers = 4 << 10
@@ -73,8 +73,8 @@ func (s *sink) Limits() sinks.Limits {
 	if name := s.topic.Sample(""); name == s.topic.Sample("x") {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if t := s.topics[name]; t != nil {
-			limit = t.limit
+		if s.checkedLocked(name) {
+			limit = s.topics[name].limit
 		}
 	}
 	return sinks.Limits{MaxEventBytes: max(limit-headers, 1), MaxBatch: maxBuffered / 16}
@@ -228,7 +228,10 @@ func (w *write) usable(ctx context.Context, topic string) error {
 	}
 	err, known := w.topics[topic]
 	if !known {
-		if !w.sink.checked(topic) {
+		w.sink.mu.Lock()
+		known = w.sink.checkedLocked(topic)
+		w.sink.mu.Unlock()
+		if !known {
 			err = w.sink.check(ctx, w.client, topic)
 		}
 		w.topics[topic] = err
@@ -298,7 +301,7 @@ func (w *write) explain(ctx context.Context, topic string, err error) error {
 		delete(w.limits, topic)
 		delete(w.topics, topic)
 		w.sink.mu.Lock()
-		w.sink.topicLocked(topic).checked = false
+		w.sink.topicLocked(topic).looked = time.Time{}
 		w.sink.mu.Unlock()
 		if class, _ := sinks.Classify(err); ctx.Err() == nil && class == sinks.ClassRetry {
 			reason := w.sink.check(ctx, w.client, topic)

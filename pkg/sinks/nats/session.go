@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,11 +24,22 @@ type session struct {
 	alarm   *alarm              // rung by unsolicited messages of the server
 	closed  chan struct{}       // closed when the connection's goroutines have to stop
 	checked atomic.Bool         // the stream was looked at since the last failure
-	maxMsg  atomic.Int64        // the stream's own limit; 0: none or not known
 	payload atomic.Int64        // the server's limit
 
+	limit    atomic.Pointer[limit]    // the stream's own; nil: none or not known
 	subjects atomic.Pointer[[]string] // what the stream takes; nil: not known
 }
+
+// limit is that of a stream for the size of a message.
+type limit struct {
+	bytes  int64
+	looked time.Time
+}
+
+// lookAgain is how long the limit of a stream is taken for granted: an operator may raise it.
+const lookAgain = time.Minute
+
+func (l *limit) old() bool { return l != nil && time.Since(l.looked) >= lookAgain }
 
 // session returns the connection, making it if there is none.
 func (s *sink) session(ctx context.Context) (*session, error) {

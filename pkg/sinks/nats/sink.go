@@ -55,8 +55,8 @@ func (s *sink) Limits() sinks.Limits {
 		return limits
 	}
 	size := c.payload.Load()
-	if own := c.maxMsg.Load(); own > 0 {
-		size = min(size, own)
+	if own := c.limit.Load(); own != nil && !own.old() {
+		size = min(size, own.bytes)
 	}
 	if size > 0 {
 		limits.MaxEventBytes = int(max(size-headers, 1))

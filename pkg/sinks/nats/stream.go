@@ -16,10 +16,10 @@ import (
 )
 
 // check looks at the stream, makes it if that is asked for and it is missing, and
-// warns about what it may lose. It asks once a connection, and again after a
-// failure, which it then explains better than a publish can.
+// warns about what it may lose. It asks once a connection, again after a
+// failure, which it then explains better than a publish can, and every minute if the stream has a limit.
 func (s *sink) check(ctx context.Context, c *session) error {
-	if c.checked.Load() {
+	if c.checked.Load() && !c.limit.Load().old() {
 		return nil
 	}
 	hearing, cancel := c.alarm.hear(ctx)
@@ -42,6 +42,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	case errors.Is(err, client.ErrPermissionViolation):
 		// Publishing is all that is needed; a user with only that permission is right.
 		s.warnings.Once("", "the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", s.sent.Error(err))
+		c.limit.Store(nil)
 		c.checked.Store(true)
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -104,7 +105,11 @@ func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
 	if cfg.Duplicates < 2*time.Minute {
 		s.warnings.Once("", "duplicate window of the stream is short: an event that is sent again later than that is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
 	}
-	c.maxMsg.Store(int64(max(cfg.MaxMsgSize, 0)))
+	var own *limit
+	if cfg.MaxMsgSize > 0 {
+		own = &limit{int64(cfg.MaxMsgSize), time.Now()}
+	}
+	c.limit.Store(own)
 	c.subjects.Store(&cfg.Subjects)
 	c.checked.Store(true)
 	return nil

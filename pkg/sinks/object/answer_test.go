@@ -44,6 +44,9 @@ func newStorage(t *testing.T, answer func(w http.ResponseWriter, r *http.Request
 			fmt.Fprint(w, emptyList)
 			return
 		}
+		if r.Method == http.MethodPut {
+			w.Header().Set("ETag", `"d41d8cd98f00b204e9800998ecf8427e"`)
+		}
 		s.answer(w, r)
 	}))
 	t.Cleanup(s.Close)
@@ -410,30 +413,35 @@ func TestNameWithoutObject(t *testing.T) {
 // TestPage: what a proxy answers in the place of the storage, such as a page for maintenance, accepts nothing.
 func TestPage(t *testing.T) {
 	t.Setenv("OBJECT_TEST_SECRET", canary)
-	created := map[string]bool{}
-	away := false
-	s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case away:
-			fmt.Fprint(w, "<!DOCTYPE html><title>back soon</title>")
-		case r.Method == http.MethodGet:
-			fmt.Fprint(w, emptyList)
-		case created[r.URL.Path]:
-			w.WriteHeader(http.StatusPreconditionFailed)
-		default:
-			created[r.URL.Path] = true
+	for page, says := range map[string]string{
+		"<!DOCTYPE html><title>back soon</title>": "a page for people", "ok": "no ETag", `{"status":"up"}`: "no ETag", "": "no ETag",
+	} {
+		created := map[string]bool{}
+		away := false
+		s := newStorage(t, func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case away:
+				w.Header().Del("ETag")
+				fmt.Fprint(w, page)
+			case r.Method == http.MethodGet:
+				fmt.Fprint(w, emptyList)
+			case created[r.URL.Path]:
+				w.WriteHeader(http.StatusPreconditionFailed)
+			default:
+				created[r.URL.Path] = true
+			}
+		})
+		sink := sinktest.Open(t, s.config())
+		events := sinktest.Events(4, 4)
+		if err := sink.Write(t.Context(), events[:2]); err != nil {
+			t.Fatal(err)
 		}
-	})
-	sink := sinktest.Open(t, s.config())
-	events := sinktest.Events(4, 4)
-	if err := sink.Write(t.Context(), events[:2]); err != nil {
-		t.Fatal(err)
-	}
-	away = true
-	sinktest.WantClass(t, sink.Write(t.Context(), events[2:]), sinks.ClassRetry, "page")
-	away = false
-	if err := sink.Write(t.Context(), events[2:]); err != nil || len(created) != 2 {
-		t.Errorf("%d objects, error %v", len(created), err)
+		away = true
+		sinktest.WantClass(t, sink.Write(t.Context(), events[2:]), sinks.ClassRetry, says)
+		away = false
+		if err := sink.Write(t.Context(), events[2:]); err != nil || len(created) != 2 {
+			t.Errorf("%q: %d objects, error %v", page, len(created), err)
+		}
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 // Guarantees:
 //
-//   - Accepted means that the storage has answered the PUT of the object that holds the event.
+//   - Accepted means that the storage has answered the PUT of the object that holds the event, with the object's ETag.
 //   - An event is in one object, once. The object's name is the sequence of its first event, and it is only created
 //     (If-None-Match: *). Where an attempt has no answer, the next Write settles it first, with the same bytes under
 //     the same name. A sink that was just opened reads what is there already before it adds to a folder, and so does a

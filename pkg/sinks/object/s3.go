@@ -78,6 +78,8 @@ func (b *bucketClient) put(ctx context.Context, key string, m meta, content []by
 	switch {
 	case err != nil:
 		return err
+	case a.Accepted() && a.Header.Get("ETag") == "": // every storage names what it has stored
+		return a.Errorf("no ETag in the answer, as of a proxy in the place of the storage: %s", a.Excerpt(string(a.Body)))
 	case a.Accepted():
 		return nil
 	case a.Status == http.StatusPreconditionFailed && !always:

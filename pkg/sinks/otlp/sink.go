@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
 	"net/url"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	collogs "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -76,10 +78,16 @@ const protobuf = "application/x-protobuf"
 // success reads a 2xx answer, which may reject records without naming them.
 func (s *sink) success(a *post.Answer, events int) error {
 	var result collogs.ExportLogsServiceResponse
-	if strings.HasPrefix(a.Header.Get("Content-Type"), protobuf) {
-		if err := proto.Unmarshal(a.Body, &result); err != nil {
-			return a.Errorf("the answer is not understood: %w", err)
-		}
+	var err error
+	switch media, _, _ := mime.ParseMediaType(a.Header.Get("Content-Type")); { // not every receiver answers in that of the request
+	case len(a.Body) == 0:
+	case media == protobuf, media == "application/protobuf":
+		err = proto.Unmarshal(a.Body, &result)
+	case media == "application/json":
+		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(a.Body, &result)
+	}
+	if err != nil {
+		return a.Errorf("the answer is not understood: %w", err)
 	}
 	part := result.GetPartialSuccess()
 	if n := part.GetRejectedLogRecords(); n > 0 {

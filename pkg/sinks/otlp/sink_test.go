@@ -220,6 +220,45 @@ func TestPartialSuccess(t *testing.T) {
 	}
 }
 
+// TestPartialSuccessInOtherWords: a receiver that does not answer in the request's own media type rejects records nevertheless.
+func TestPartialSuccessInOtherWords(t *testing.T) {
+	r := newReceiver(t)
+	binary, err := proto.Marshal(&collogs.ExportLogsServiceResponse{PartialSuccess: &collogs.ExportLogsPartialSuccess{RejectedLogRecords: 1, ErrorMessage: "too old"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ media, body string }{
+		{"application/json", `{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"too old"}}`},
+		{"application/json; charset=utf-8", `{"partial_success":{"rejected_log_records":1,"error_message":"too old"},"more":true}`},
+		{"Application/X-Protobuf", string(binary)},
+		{"application/protobuf", string(binary)},
+	} {
+		r.answer = func(w http.ResponseWriter, _ []string) {
+			w.Header().Set("Content-Type", test.media)
+			fmt.Fprint(w, test.body)
+		}
+		o := otlp.NewConfig()
+		o.Endpoint = r.URL + "/v1/logs"
+		b, ok := errors.AsType[*sinks.BatchError](sinktest.Open(t, o).Write(t.Context(), sinktest.Events(1, 1)))
+		if !ok {
+			t.Errorf("%s: the record counts as accepted", test.media)
+			continue
+		}
+		sinktest.WantClass(t, b.Failed[0], sinks.ClassPoison, "too old")
+	}
+	for _, body := range []string{``, `{}`, `{"status":"ok"}`, `{"partialSuccess":{}}`} {
+		r.answer = func(w http.ResponseWriter, _ []string) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, body)
+		}
+		o := otlp.NewConfig()
+		o.Endpoint = r.URL + "/v1/logs"
+		if err := sinktest.Open(t, o).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
 // TestClasses: what the receiver answers decides what happens next. No secret shows in an error.
 func TestClasses(t *testing.T) {
 	r := newReceiver(t)

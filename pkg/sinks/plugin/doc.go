@@ -7,7 +7,7 @@
 //     full proves nothing: the events come again.
 //   - A batch that the program refuses as a whole with 400, 413 or 422 is sent in halves until the event is found.
 //   - A program that `command` starts ends with the sink, with all that it has started, and is started again when it
-//     has ended. It gets no variable of watcherd's environment that may be a secret.
+//     has ended or its socket was deleted. It gets no variable of watcherd's environment that may be a secret.
 //   - Nothing of a Write is sent after it has returned.
 //
 // Caveats: what a program does late with a request that was cancelled is up to it. The events come again, with the same

@@ -42,6 +42,7 @@ type program struct {
 type running struct {
 	process *os.Process
 	input   io.Closer     // its end is the process's sign to end, and comes with the end of this one
+	heard   bool          // its socket has been there; of the turn
 	ended   chan struct{} // closed when it has ended and its output is read
 	err     error         // why it ended; valid then
 	last    string        // line of its output; valid then
@@ -88,7 +89,14 @@ func (p *program) listening(ctx context.Context) error {
 	case closed:
 		return errClosed
 	case run != nil && run.alive():
-		return nil
+		_, err := os.Lstat(p.socket())
+		run.heard = run.heard || err == nil
+		if !run.heard || !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		p.log.Warn("the socket of the program was deleted: the program is started again", "command", p.command[0])
+		run.kill()
+		<-run.ended // soon, as it is killed
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -99,6 +107,7 @@ func (p *program) listening(ctx context.Context) error {
 	for {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", p.socket())
 		if err == nil {
+			run.heard = true
 			return conn.Close()
 		}
 		select {
@@ -113,6 +122,9 @@ func (p *program) listening(ctx context.Context) error {
 
 // start starts the program, which has no socket of an earlier one.
 func (p *program) start() (*running, error) {
+	if err := os.Mkdir(p.folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) { // it may have been deleted
+		return nil, err
+	}
 	if err := os.Remove(p.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
@@ -155,6 +158,47 @@ func TestCommand(t *testing.T) {
 	c.Command = []string{"./nothing"}
 	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	sinktest.WantClass(t, err, sinks.ClassPause, "start ./nothing", "no such file")
+}
+
+// TestSocketGone: a program whose socket something has deleted, as what tidies up /tmp does, is started again.
+func TestSocketGone(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	p, command := testservers.PluginCommand(t, root)
+	c := plugin.NewConfig()
+	c.Command = command
+	for _, removed := range []string{"watcherd-plugin-*/sink.sock", "watcherd-plugin-*"} {
+		s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = p.Dir })
+		if err := s.Write(t.Context(), sinktest.Events(2, 2)); err != nil {
+			t.Fatal(err)
+		}
+		paths, err := filepath.Glob(filepath.Join(folder, removed))
+		if err != nil || len(paths) != 1 {
+			t.Fatalf("%v, error %v", paths, err)
+		}
+		if err := os.RemoveAll(paths[0]); err != nil {
+			t.Fatal(err)
+		}
+		const lanes = 4 // which need more connections than there are
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			errs := make([]error, lanes)
+			var running sync.WaitGroup
+			for i := range lanes {
+				running.Go(func() { errs[i] = s.Write(t.Context(), []*event.Event{sinktest.Event(10+i, i)}) })
+			}
+			running.Wait()
+			err := errors.Join(errs...)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestCommandQuotesItsSecrets: what a program answers is without the secrets among its variables.

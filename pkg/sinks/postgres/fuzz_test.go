@@ -43,7 +43,7 @@ var (
 	greeting = answer("R\x00\x00\x00\x00", "Sserver_version\x0018\x00", "K\x00\x00\x00\x01\x00\x00\x00\x02")
 	writable = answer(slices.Concat(row("off"), []string{"CSHOW\x00"})...)
 	tables   = query(row("history", "event", "jsonb"), row("objects", "object", "json"))
-	settings = query(row("on", "on", "t"))
+	settings = query(row("on", "on", "t", "(id)"))
 	written  = string(frames("1", "2", "n", "CINSERT 0 2\x00"))
 )
 

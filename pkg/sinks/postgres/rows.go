@@ -265,9 +265,8 @@ func definition(schema string, table Table) string {
 func qualified(schema string, table Table) string { return `"` + schema + `".` + string(table) }
 
 // insertion is the statement that writes rows of a table, whose last column is JSON of the
-// type that the table has. A key of history that has more columns than the id, as a table with partitions
-// needs it, does as well.
-func insertion(schema string, table Table, jsonType string) string {
+// type that the table has. Of history it has the key: a row that another key refuses is not there, which is an error.
+func insertion(schema string, table Table, jsonType, historyKey string) string {
 	specs, key := columnsOf(table)
 	var names, values, arrays, updates []string
 	for i, c := range specs {
@@ -285,7 +284,7 @@ func insertion(schema string, table Table, jsonType string) string {
 	sql := fmt.Sprintf("insert into %s as t (%s) select %s from unnest(%s) as r(%s)", qualified(schema, table),
 		strings.Join(names, ", "), strings.Join(values, ", "), strings.Join(arrays, ", "), strings.Join(names, ", "))
 	if table == History {
-		return sql + " on conflict do nothing"
+		return sql + " on conflict " + historyKey + " do nothing"
 	}
 	return fmt.Sprintf("%s on conflict (%s) do update set %s where t.sequence < excluded.sequence", sql, key, strings.Join(updates, ", "))
 }
@@ -293,19 +292,31 @@ func insertion(schema string, table Table, jsonType string) string {
 // found is what a look at the database shows.
 type found struct {
 	schema bool
+	key    string           // of history that has the id, in parentheses; "": none, such as of a view
 	json   map[Table]string // table → type of its JSON column; "" where it has none
 }
 
+// lookSQL selects settings, whether there is the schema, and the key of history that has the id. It has more columns where the
+// table has partitions.
+const lookSQL = `select current_setting('synchronous_commit'), current_setting('fsync'), exists (select from pg_namespace where nspname = $1),
+coalesce((select '(' || key.names || ')'
+from pg_namespace n join pg_class c on c.relnamespace = n.oid join pg_index i on i.indrelid = c.oid,
+lateral (select string_agg(quote_ident(attname), ', ') as names, bool_or(attname = 'id') as has_id from pg_attribute
+	where attrelid = c.oid and attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])) as key
+where n.nspname = $1 and c.relname = 'history' and key.has_id
+and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
+order by i.indisprimary desc limit 1), '')`
+
 func (s *sink) look(ctx context.Context, c *session) (found, error) {
 	f := found{json: map[Table]string{}}
-	settings, err := c.query(ctx, "select current_setting('synchronous_commit'), current_setting('fsync'), exists (select from pg_namespace where nspname = $1)", s.schema, 3)
+	settings, err := c.query(ctx, lookSQL, s.schema, 4)
 	if err == nil && len(settings) != 1 {
 		err = errRows
 	}
 	if err != nil {
 		return f, fmt.Errorf("read the server's settings: %w", err)
 	}
-	f.schema = settings[0][2] == "t"
+	f.schema, f.key = settings[0][2] == "t", settings[0][3]
 	if settings[0][0] == "off" {
 		s.warnings.Once("", "synchronous_commit is off: the server loses what it committed last when it crashes; set it to on for this role")
 	}
@@ -356,7 +367,7 @@ func (s *sink) prepare(ctx context.Context, c *session) error {
 		}
 		switch f.json[table] {
 		case "json", "jsonb", "text":
-			c.insert[table] = insertion(s.schema, table, f.json[table])
+			c.insert[table] = insertion(s.schema, table, f.json[table], f.key)
 		default:
 			return sinks.Pause(errors.New("table " + qualified(s.schema, table) + " has no column event or object of type jsonb or json: compare it with the documentation"))
 		}

@@ -236,6 +236,34 @@ func TestClasses(t *testing.T) {
 	sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), next()), sinks.ClassPause, "3D000")
 }
 
+// TestOtherKey: an event that another key of the table refuses is not taken for one that the table has, also if the key comes to be
+// while the sink is connected.
+func TestOtherKey(t *testing.T) {
+	p := start(t, testservers.PostgresSpec{})
+	s := sinktest.Open(t, configFor(t, p))
+	mustWrite(t, s, sinktest.Event(1, 1))
+	p.Exec("create unique index other on watcherd.history (namespace, name)")
+	events := []*event.Event{sinktest.Event(2, 1), sinktest.Event(3, 3)} // the first is of the object of before
+	for _, s := range []sinks.Sink{s, sinktest.Open(t, configFor(t, p))} {
+		err := s.Write(t.Context(), events)
+		if n := len(history(p)); err == nil && n != 3 {
+			t.Fatalf("%d of 3 events are there, and all were accepted", n)
+		}
+		sinktest.WantClass(t, err, sinks.ClassPause, "23505")
+	}
+	p.Exec("drop index watcherd.other")
+	mustWrite(t, s, events...)
+	// Keys that have the id and more, as of a table with partitions, do as well.
+	p.Exec("alter table watcherd.history drop constraint history_pkey, add primary key (id, time)")
+	for range 2 {
+		_ = s.Write(t.Context(), events) // the first finds that the key is another one
+	}
+	mustWrite(t, s, events...)
+	if n := len(history(p)); n != 3 {
+		t.Errorf("%d rows, want 3", n)
+	}
+}
+
 // TestWarnings: a server that may lose what it committed is warned about, once.
 func TestWarnings(t *testing.T) {
 	for _, test := range []struct {

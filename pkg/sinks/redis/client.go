@@ -206,6 +206,10 @@ func (s *sink) judge(ctx context.Context, c valkey.Client) {
 	case settings["appendfsync"] != "always":
 		s.warnings.Once("", "the server loses what it accepted in the last second when its machine ends: set appendfsync always", "appendfsync", settings["appendfsync"])
 	}
+	memory, _ := c.Do(ctx, c.B().ConfigGet().Parameter("maxmemory*").Build()).AsStrMap() // nothing is said without them
+	if policy := memory["maxmemory-policy"]; memory["maxmemory"] != "0" && policy != "noeviction" && policy != "" {
+		s.warnings.Once("", "the server removes what it accepted, or the keys by which it recognizes repeats, when its memory is full: set maxmemory-policy noeviction", "maxmemoryPolicy", policy)
+	}
 	if s.config.Replicas > 0 {
 		return
 	}

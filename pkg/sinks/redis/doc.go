@@ -14,6 +14,6 @@
 //   - Secrets and files are read again at each connection.
 //
 // Caveats: a server that does not sync its log before it answers (appendonly yes, appendfsync always)
-// loses its last second with its machine, and a replica that takes over lacks what it had not received: both are
-// warned about once. The stream drops its oldest entries above `maxLen`. Gaps are in the stream alone.
+// loses its last second with its machine, a replica that takes over lacks what it had not received, and a server whose
+// maxmemory-policy is not noeviction removes streams when it is full: each is warned about once. The stream drops its oldest entries above `maxLen`. Gaps are in the stream alone.
 package redis

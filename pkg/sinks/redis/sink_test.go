@@ -303,8 +303,10 @@ func TestWarnings(t *testing.T) {
 		{"appendonly no", "last snapshot"},
 		{"appendfsync everysec", "last second"},
 		{"rename-command CONFIG none", "CONFIG is not permitted"},
+		{"maxmemory 100mb; maxmemory-policy allkeys-lru", "removes what it accepted"},
+		{"maxmemory 100mb; maxmemory-policy volatile-ttl", "removes what it accepted"},
 	} {
-		r := testservers.StartRedis(t, testservers.RedisSpec{Settings: []string{test.setting}})
+		r := testservers.StartRedis(t, testservers.RedisSpec{Settings: strings.Split(test.setting, "; ")})
 		var log sinktest.Log
 		s := sinktest.Open(t, configFor(r), log.Option)
 		mustWrite(t, s, sinktest.Event(1, 1))
