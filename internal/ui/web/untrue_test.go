@@ -880,3 +880,15 @@ func TestExplainAgain(t *testing.T) {
 	due.Store(true)
 	p.sees(`[aria-label="Explain"]`, `takes it\s+screen`)
 }
+
+// TestOlderThanAll: where the versions that the address names are not recorded any more, as retention deletes them while they
+// are read, the newer ones are one step away.
+func TestOlderThanAll(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?end=2026-01-01T00:00:00Z")
+	p.sees(".object .empty", "^No change of this object up to 2026-.* is recorded")
+	p.press(".object", "The newest versions")
+	p.sees(".versions", "added")
+}

@@ -106,7 +106,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
-    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
+    {versions.value && !items.length && <Empty>No change of this object{end && <> up to <Time at={end} /></>} is recorded. {end && <button onClick={() => page()}>The newest versions</button>} {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
     <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
