@@ -892,3 +892,18 @@ func TestOlderThanAll(t *testing.T) {
 	p.press(".object", "The newest versions")
 	p.sees(".versions", "added")
 }
+
+// TestOwnedUnknown: where there may be objects that it owns, none of which is known, the page does not say that there are none.
+func TestOwnedUnknown(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for as, note := range map[string]string{"gap": "Changes may have been missed", "unknown-before": "Not all states"} {
+		front := edited(t, d, "/owned", func([]byte) []byte { return encoded(t, object{"as": as, "items": []object{}}) })
+		p := open(t, front, "#/object/configmaps/"+ns+"/app?tab=owned")
+		p.sees(".pane .notice.gap", "^"+note+".*: there may be others")
+		if text := p.text(".pane .empty"); text != "None is known." {
+			t.Errorf("as %s, the page says %q", as, text)
+		}
+	}
+}

@@ -225,13 +225,13 @@ function Owns({ base, version }: { base: string; version?: Version }) {
   if (answer.error) return <Failed error={answer.error} />;
   if (!o) return <Empty>Reading…</Empty>;
   return <div class={answer.current ? "" : "stale"} aria-busy={!answer.current}>
-    {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
+    {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "Changes may have been missed" : "Not all states of that time are known"}: there may be others.</p>}
     {o.unread && <p class="notice gap">It may own others by now: <Verdict of={{ complete: false, gaps: [], unread: o.unread }} /></p>}
     {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
     {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
       {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind || i.resource.resource}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
         <td data-label="Since">{i.since && <Time at={i.since} exact={false} />}{i.as !== "exact" && <span class="verdict gap"> {i.as}</span>}</td></tr>)}
-    </tbody></table></div> : <Empty>No object that is watched has an owner reference to it{version && ", at that time"}.</Empty>}
+    </tbody></table></div> : <Empty>{o.as === "exact" && !o.unread && !o.truncated ? `No object that is watched has an owner reference to it${version ? ", at that time" : ""}.` : "None is known."}</Empty>}
   </div>;
 }
 
