@@ -907,3 +907,34 @@ func TestOwnedUnknown(t *testing.T) {
 		}
 	}
 }
+
+// TestLaterUnknown: the state of an object while it was not in the selection of a watch is not known, although earlier ones are recorded.
+func TestLaterUnknown(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps], namespaces: {include: ["+ns+"]}, labelSelector: tier=web}]\n")
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	app := func(method, path, tier, step string) {
+		shared.api.do(t, method, path, object{"metadata": object{"name": "app", "labels": object{"tier": tier}}, "data": object{"step": step}})
+	}
+	second := func() string {
+		nextSecond()
+		defer nextSecond()
+		return time.Now().UTC().Format(time.RFC3339)
+	}
+	app(http.MethodPost, path, "web", "1")
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	from := second()
+	app(http.MethodPatch, path+"/app", "db", "2")
+	p.sees(".versions", "web → db")
+	to := second()
+	app(http.MethodPatch, path+"/app", "db", "3")
+	app(http.MethodPatch, path+"/app", "web", "4")
+	p.sees(".versions", "db → web|3 → 4|2 → 4|updated.*updated")
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?namespace=" + ns + "&from=" + from + "&to=" + to))
+	p.press("main", "Difference of app")
+	p.sees(".under .notice.gap", "^The later state is not known")
+	if text := p.text(".under .notice.gap"); strings.Contains(text, "early") {
+		t.Errorf("of what is later than recorded states, the page says %q", text)
+	}
+}

@@ -164,7 +164,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
 /** What of a difference is not certain. */
 export function doubts({ from, to, rekeyed }: Difference): string[] {
   const unknown = [from, to].filter((s) => s.as !== "exact"), list: string[] = [];
-  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: nothing is recorded that early."));
+  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: it is not recorded."));
   if (rekeyed) list.push("The key of the hashes changed in between: whether redacted values differ is not known.");
   return list;
 }
