@@ -938,3 +938,26 @@ func TestLaterUnknown(t *testing.T) {
 		t.Errorf("of what is later than recorded states, the page says %q", text)
 	}
 }
+
+// TestBlameAgain: what blame is worth is that of now, also if the object has not changed since.
+func TestBlameAgain(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?tab=blame")
+	p.sees(".blame", "level: info")
+	down.Store(true)
+	cut()
+	p.sees(".pane .notice.gap", "It may be another by now: .*not read since")
+	p.accessible()
+	down.Store(false)
+	until(t, "it is read again", func() bool { return p.text(".pane .notice.gap") == "" })
+}

@@ -32,7 +32,7 @@ export interface Version { sequence: number; time: string; type: Type; manager?:
 export interface Versions { items: Version[]; before: string; gaps: Gap[]; unread?: Unread[]; continue?: string }
 export interface State { as: string; exists: boolean; name: string; sequence?: number; time?: string; type?: Type; manager?: string; object?: Json }
 export interface Blame {
-  deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
+  deleted?: boolean; gaps: Gap[]; truncated?: boolean; unread?: Unread[]; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
 export interface Owned { as: string; truncated?: boolean; unread?: Unread[]; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }

@@ -132,7 +132,7 @@ export function ObjectView({ status }: { status?: Status }) {
         {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} version={version} before={before} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
-          : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
+          : <Blamed key={[items[0]!.sequence, versions.value!.gaps.length, versions.value!.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} />}
       </section>
     </div>}
   </div>;
@@ -206,7 +206,8 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
   const lines = b.fields.flatMap((f) => [...(f.head ? f.head.split("\n").map((text) => ({ text, f: undefined })) : []), ...f.text.split("\n").map((text) => ({ text, f }))]);
   return <>
     {b.deleted ? <p class="notice deleted">The object is deleted: this is its last state.</p> : !last && <p class="notice">Blame is of the last state, not of the chosen one.</p>}
-    {b.gaps.length > 0 && <p class="notice gap">{some(b.gaps.length, "gap")}: a line with ? may have been set later, by another manager.</p>}
+    {b.unread && <p class="notice gap">It may be another by now: <Verdict of={{ complete: false, gaps: [], unread: b.unread }} /></p>}
+    {(b.gaps.length > 0 || b.fields.some((f) => f.as === "gap")) && <p class="notice gap">{b.gaps.length > 0 && some(b.gaps.length, "gap") + ": "}a line with ? may have been set later, by another manager.</p>}
     {b.truncated && <p class="notice gap">The object has so many versions that the oldest were not compared.</p>}
     {b.unmanaged && <p class="notice gap">The managed fields were not read: {b.unmanaged}</p>}
     <div class="scroll" tabIndex={0} role="group" aria-label="State with who set each line"><table class="blame"><thead class="sr"><tr><th>manager</th><th>age</th><th>line</th></tr></thead><tbody>
