@@ -961,3 +961,22 @@ func TestBlameAgain(t *testing.T) {
 	down.Store(false)
 	until(t, "it is read again", func() bool { return p.text(".pane .notice.gap") == "" })
 }
+
+// TestFailedCount: a count that fails has changed nothing, and nothing else is said.
+func TestFailedCount(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/drop") {
+			panic(http.ErrAbortHandler)
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/delivery/hook")
+	p.sees(".group", "1 .*422")
+	p.allow("net::ERR_")
+	p.press(".filter", "delete all")
+	p.sees(".notice.bad", "^the daemon does not answer$")
+}

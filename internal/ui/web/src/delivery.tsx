@@ -103,7 +103,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       if (mine !== newest.current) return;
       if (n) plan({ what, of, reason, n });
       else say("There is none: nothing was done");
-    } catch (e) { fail(e as Problem); }
+    } catch (e) { if (mine === newest.current) fail(e as Problem); }
   };
   const run = async () => {
     const { what, of, n: counted } = command!;
