@@ -980,3 +980,42 @@ func TestFailedCount(t *testing.T) {
 	p.press(".filter", "delete all")
 	p.sees(".notice.bad", "^the daemon does not answer$")
 }
+
+// TestCalmNotice: the reason for which streams end stays while the next ones begin, and end.
+func TestCalmNotice(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	var works atomic.Bool
+	asked := make(chan struct{}, 1000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if works.Load() || !strings.HasSuffix(r.URL.Path, "/events") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("id: 1\n\n"))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-time.After(100 * time.Millisecond): // so that the page takes the beginning by itself
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write([]byte("event: end\ndata: {\"reason\":\"the log cannot be read\"}\n\n")) // the page may have gone
+		asked <- struct{}{}
+	})
+	p := open(t, front, "")
+	p.sees(".notice.bad", "the log cannot be read")
+	eval[chromedp.Void](p, `(() => { window.gone = 0; new MutationObserver(() => { if (!document.querySelector(".notice.bad")) window.gone++; }).observe(document.body, { childList: true, subtree: true }); })()`)
+	for range 3 {
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("no other stream is asked for")
+		}
+	}
+	p.settled()
+	if n := eval[int](p, "window.gone"); n > 0 {
+		t.Error("the notice went, and came back")
+	}
+	works.Store(true)
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
