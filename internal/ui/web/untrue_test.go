@@ -1019,3 +1019,25 @@ func TestCalmNotice(t *testing.T) {
 	works.Store(true)
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 }
+
+// TestBusyDifference: a difference that is not there yet is one that is awaited, also the first one.
+func TestBusyDifference(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/diff") {
+			late(w, r, pass, release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/app")
+	p.sees(".pane [aria-busy=true]", "Reading…")
+	close(release)
+	p.sees(".pane", "created")
+	if text := p.text(".pane [aria-busy=true]"); text != "" {
+		t.Errorf("awaited is %s", text)
+	}
+}

@@ -1,7 +1,7 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
@@ -148,7 +148,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   const list = x.value?.object && y.value?.object ? fields(shown(x.value.object), shown(y.value.object)) : [];
   const [most, set] = useState(40);
   if (diff.error) return <Failed error={diff.error} />;
-  if (!diff.value) return <Empty>Reading…</Empty>;
+  if (!diff.value) return <Reading />;
   return <div class={current ? "" : "stale"} aria-busy={!current}>
     <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
@@ -201,7 +201,7 @@ const marks: Record<string, [string, string]> = { exact: ["", "exact"], gap: ["?
 function Blamed({ base, last }: { base: string; last: boolean }) {
   const blame = useAsked<Blame>(base + "/blame"), b = blame.value, [most, set] = useState(2 * more);
   if (blame.error) return <Failed error={blame.error} />;
-  if (!b) return <Empty>Reading…</Empty>;
+  if (!b) return <Reading />;
   if (!b.fields.length) return <Empty>No state of it is recorded.</Empty>;
   const lines = b.fields.flatMap((f) => [...(f.head ? f.head.split("\n").map((text) => ({ text, f: undefined })) : []), ...f.text.split("\n").map((text) => ({ text, f }))]);
   return <>
@@ -224,7 +224,7 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
 function Owns({ base, version }: { base: string; version?: Version }) {
   const answer = useAsked<Owned>(base + "/owned", { version: version?.sequence }, version ? 0 : 5000), o = answer.value;
   if (answer.error) return <Failed error={answer.error} />;
-  if (!o) return <Empty>Reading…</Empty>;
+  if (!o) return <Reading />;
   return <div class={answer.current ? "" : "stale"} aria-busy={!answer.current}>
     {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "Changes may have been missed" : "Not all states of that time are known"}: there may be others.</p>}
     {o.unread && <p class="notice gap">It may own others by now: <Verdict of={{ complete: false, gaps: [], unread: o.unread }} /></p>}
@@ -239,7 +239,7 @@ function Owns({ base, version }: { base: string; version?: Version }) {
 function Yaml({ state }: { state: Asked<State> }) {
   const [copied, set] = useState("");
   if (state.error) return <Failed error={state.error} />;
-  if (!state.value || !state.current && !state.value.object) return <Empty>Reading…</Empty>;
+  if (!state.value || !state.current && !state.value.object) return <Reading />;
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata
