@@ -880,3 +880,164 @@ func TestExplainAgain(t *testing.T) {
 	due.Store(true)
 	p.sees(`[aria-label="Explain"]`, `takes it\s+screen`)
 }
+
+// TestOlderThanAll: where the versions that the address names are not recorded any more, as retention deletes them while they
+// are read, the newer ones are one step away.
+func TestOlderThanAll(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?end=2026-01-01T00:00:00Z")
+	p.sees(".object .empty", "^No change of this object up to 2026-.* is recorded")
+	p.press(".object", "The newest versions")
+	p.sees(".versions", "added")
+}
+
+// TestOwnedUnknown: where there may be objects that it owns, none of which is known, the page does not say that there are none.
+func TestOwnedUnknown(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for as, note := range map[string]string{"gap": "Changes may have been missed", "unknown-before": "Not all states"} {
+		front := edited(t, d, "/owned", func([]byte) []byte { return encoded(t, object{"as": as, "items": []object{}}) })
+		p := open(t, front, "#/object/configmaps/"+ns+"/app?tab=owned")
+		p.sees(".pane .notice.gap", "^"+note+".*: there may be others")
+		if text := p.text(".pane .empty"); text != "None is known." {
+			t.Errorf("as %s, the page says %q", as, text)
+		}
+	}
+}
+
+// TestLaterUnknown: the state of an object while it was not in the selection of a watch is not known, although earlier ones are recorded.
+func TestLaterUnknown(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [configmaps], namespaces: {include: ["+ns+"]}, labelSelector: tier=web}]\n")
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	app := func(method, path, tier, step string) {
+		shared.api.do(t, method, path, object{"metadata": object{"name": "app", "labels": object{"tier": tier}}, "data": object{"step": step}})
+	}
+	second := func() string {
+		nextSecond()
+		defer nextSecond()
+		return time.Now().UTC().Format(time.RFC3339)
+	}
+	app(http.MethodPost, path, "web", "1")
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	from := second()
+	app(http.MethodPatch, path+"/app", "db", "2")
+	p.sees(".versions", "web → db")
+	to := second()
+	app(http.MethodPatch, path+"/app", "db", "3")
+	app(http.MethodPatch, path+"/app", "web", "4")
+	p.sees(".versions", "db → web|3 → 4|2 → 4|updated.*updated")
+	p.do(chromedp.Navigate(d.base + "/ui/#/between?namespace=" + ns + "&from=" + from + "&to=" + to))
+	p.press("main", "Difference of app")
+	p.sees(".under .notice.gap", "^The later state is not known")
+	if text := p.text(".under .notice.gap"); strings.Contains(text, "early") {
+		t.Errorf("of what is later than recorded states, the page says %q", text)
+	}
+}
+
+// TestBlameAgain: what blame is worth is that of now, also if the object has not changed since.
+func TestBlameAgain(t *testing.T) {
+	ns := namespace(t)
+	var down atomic.Bool
+	kubeconfig, cut := through(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !down.Load() {
+			return false
+		}
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return true
+	})
+	d := startWith(t, "", kubeconfig, "admin: {listen: ADDRESS}\n"+configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?tab=blame")
+	p.sees(".blame", "level: info")
+	down.Store(true)
+	cut()
+	p.sees(".pane .notice.gap", "It may be another by now: .*not read since")
+	p.accessible()
+	down.Store(false)
+	until(t, "it is read again", func() bool { return p.text(".pane .notice.gap") == "" })
+}
+
+// TestFailedCount: a count that fails has changed nothing, and nothing else is said.
+func TestFailedCount(t *testing.T) {
+	ns := namespace(t)
+	hook, _ := receiver(t)
+	d := start(t, hooked(ns, hook, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/drop") {
+			panic(http.ErrAbortHandler)
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/delivery/hook")
+	p.sees(".group", "1 .*422")
+	p.allow("net::ERR_")
+	p.press(".filter", "delete all")
+	p.sees(".notice.bad", "^the daemon does not answer$")
+}
+
+// TestCalmNotice: the reason for which streams end stays while the next ones begin, and end.
+func TestCalmNotice(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	var works atomic.Bool
+	asked := make(chan struct{}, 1000)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if works.Load() || !strings.HasSuffix(r.URL.Path, "/events") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("id: 1\n\n"))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-time.After(100 * time.Millisecond): // so that the page takes the beginning by itself
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write([]byte("event: end\ndata: {\"reason\":\"the log cannot be read\"}\n\n")) // the page may have gone
+		asked <- struct{}{}
+	})
+	p := open(t, front, "")
+	p.sees(".notice.bad", "the log cannot be read")
+	eval[chromedp.Void](p, `(() => { window.gone = 0; new MutationObserver(() => { if (!document.querySelector(".notice.bad")) window.gone++; }).observe(document.body, { childList: true, subtree: true }); })()`)
+	for range 3 {
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("no other stream is asked for")
+		}
+	}
+	p.settled()
+	if n := eval[int](p, "window.gone"); n > 0 {
+		t.Error("the notice went, and came back")
+	}
+	works.Store(true)
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+}
+
+// TestBusyDifference: a difference that is not there yet is one that is awaited, also the first one.
+func TestBusyDifference(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	release := make(chan struct{})
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/diff") {
+			late(w, r, pass, release)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/object/configmaps/"+ns+"/app")
+	p.sees(".pane [aria-busy=true]", "Reading…")
+	close(release)
+	p.sees(".pane", "created")
+	if text := p.text(".pane [aria-busy=true]"); text != "" {
+		t.Errorf("awaited is %s", text)
+	}
+}

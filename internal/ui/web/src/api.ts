@@ -32,7 +32,7 @@ export interface Version { sequence: number; time: string; type: Type; manager?:
 export interface Versions { items: Version[]; before: string; gaps: Gap[]; unread?: Unread[]; continue?: string }
 export interface State { as: string; exists: boolean; name: string; sequence?: number; time?: string; type?: Type; manager?: string; object?: Json }
 export interface Blame {
-  deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
+  deleted?: boolean; gaps: Gap[]; truncated?: boolean; unread?: Unread[]; unmanaged?: string;
   fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
 }
 export interface Owned { as: string; truncated?: boolean; unread?: Unread[]; items: { resource: Resource; namespace?: string; name: string; controller?: boolean; as: string; since?: string }[] }
@@ -177,13 +177,13 @@ export async function get<T>(path: string, query: Query = {}, stop?: AbortSignal
 
 export const getStatus = (path: string, query: Query, stop: AbortSignal) => get<Status>(path, query, stop, prompt);
 
-export async function post<T>(path: string, body: unknown = {}): Promise<T> {
+export async function post<T>(path: string, body: object = {}): Promise<T> {
   try {
     const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal: AbortSignal.timeout(patience) });
     return await answer.json() as T;
   } catch (error) {
     if (error instanceof Problem && error.status) throw error;
-    throw new Problem(0, "the daemon does not answer: whether it has done that is not known");
+    throw new Problem(0, "the daemon does not answer" + ("dryRun" in body ? "" : ": whether it has done that is not known"));
   }
 }
 

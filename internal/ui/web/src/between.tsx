@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, ObjectName, RefName, scope, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Field, ObjectName, Reading, RefName, scope, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { doubts, Unified, Unsure } from "./object";
 import { arrows, clock, count, moment, resourceName, some, today, visible } from "./text";
@@ -44,7 +44,7 @@ export function Between({ status }: { status?: Status }) {
       {c && <button disabled={busy} onClick={async () => { work(true); try { await save(c, status?.cluster ?? "", filter); } finally { work(false); } }}>{busy ? "writing…" : "save as HTML"}</button>}
     </div>}
     <Failed error={answer.error} />
-    {!c && !answer.error && <Empty>Reading…</Empty>}
+    {!c && !answer.error && <Reading />}
     {c && <>
       <p class={"lead" + (c.complete && !c.truncated ? "" : " unsure")}>
         Between <Time at={c.from} exact={false} /> and <Time at={c.to} exact={false} />: {items.length
@@ -85,7 +85,7 @@ function Net({ of, answer, children }: { of: NetChange; answer: Changes; childre
   return <li><button class="plain fold" aria-expanded={open} aria-label={`Difference of ${of.name}`} onClick={() => show(!open)}>{open ? "▾" : "▸"}</button>
     <Verb type={typeOf(of.change)} /><span class="kind">{of.resource.kind}</span><span class="name"><ObjectName of={of} /></span>
     <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
-    {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? <><Unsure of={diff.value} />{diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty>}</> : !diff.error && <Empty>Reading…</Empty>}</div>}{children}</li>;
+    {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? <><Unsure of={diff.value} />{diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty>}</> : !diff.error && <Reading />}</div>}{children}</li>;
 }
 
 const escape = (s: string) => visible(s).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);

@@ -2,13 +2,13 @@
 import { useState } from "preact/hooks";
 import { type Configuration, type Explanation, type Hold, post, type Problem, type Status, useAsked } from "./api";
 import { FieldList } from "./object";
-import { Empty, Failed, Field, Time, Verb } from "./parts";
+import { Empty, Failed, Field, Reading, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { ago, bytes, count, fields, free, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
   const [failed, fail] = useState<Problem>(), [same, say] = useState(false);
-  if (!status) return <Empty>Reading…</Empty>;
+  if (!status) return <Reading />;
   const { config, store } = status, routes = status.routes ?? [];
   const later = config.needsRestart?.length ? ", but for the keys above" : "";
   const again = async () => {

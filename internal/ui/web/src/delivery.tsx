@@ -1,7 +1,7 @@
 // Delivery: the sinks, what waits for them, and what they refused.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, type Letter, type Letters, post, Problem, type Query, type Sink, type Status, useAsked } from "./api";
-import { Ask, Empty, Failed, Field, objectLink, Spark, Time, Verb } from "./parts";
+import { Ask, Empty, Failed, Field, objectLink, Reading, Spark, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { ago, bytes, count, nested, now, some, span } from "./text";
 
@@ -103,7 +103,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       if (mine !== newest.current) return;
       if (n) plan({ what, of, reason, n });
       else say("There is none: nothing was done");
-    } catch (e) { fail(e as Problem); }
+    } catch (e) { if (mine === newest.current) fail(e as Problem); }
   };
   const run = async () => {
     const { what, of, n: counted } = command!;
@@ -127,7 +127,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
       {Object.entries(filter).map(([name, value], i) => <Field key={name} id={i ? undefined : "filter"} label={name} value={value} onValue={(v) => change({ [name]: v })} />)}
       <Commands what={filtered ? "all that match" : "all"} onChoose={(what) => prepare(what, filtered ? { filter } : { all: true }, filtered ? Object.entries(filter).filter(([, v]) => v).map(([k, v]) => `${k}: ${v}`).join(", ") : "")} />
     </div>}
-    {!page && !letters.error && <Empty>Reading…</Empty>}
+    {!page && !letters.error && <Reading />}
     {page && !groups.size && <Empty>{filtered ? page.continue ? "No dead letter that was searched matches." : "No dead letter matches." : `${sink.name} has no dead letters.`}</Empty>}
     {page?.continue ? <p class="quiet">{filtered ? "Newer dead letters were not searched" : `The oldest ${count(page.items.length)} of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
     {[...groups.values()].map((g) => <details class="group" key={g.reason}>

@@ -106,7 +106,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
   };
   useEffect(() => {
     const stop = new AbortController();
-    let timer = 0, missed = false, loaded = false;
+    let timer = 0, calm = 0, missed = false, loaded = false;
     reading.current = stop.signal;
     answered.current = "";
     set({ rows: [], busy: true });
@@ -149,7 +149,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     };
     const end = follow(streamed, {
       began: (first) => {
-        refuse(undefined);
+        calm = setTimeout(() => refuse(undefined), 1000); // not of one that ends at once
         if (first) {
           counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() }; // a tab may have been opened in the background
           void load();
@@ -157,6 +157,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         loaded = true;
       },
       failed: (problem) => {
+        clearTimeout(calm);
         refuse(problem.status ? problem : undefined); // else the status has it
         if (!loaded) void load(); // what there is, at least
         loaded = true;
@@ -175,7 +176,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         }
       },
     });
-    return () => { end(); stop.abort(); clearTimeout(timer); };
+    return () => { end(); stop.abort(); clearTimeout(timer); clearTimeout(calm); };
   }, [key]);
   return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }

@@ -1,7 +1,7 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Kept, objectLink, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
@@ -106,7 +106,7 @@ export function ObjectView({ status }: { status?: Status }) {
     <Failed error={versions.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
-    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
+    {versions.value && !items.length && <Empty>No change of this object{end && <> up to <Time at={end} /></>} is recorded. {end && <button onClick={() => page()}>The newest versions</button>} {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
     <p class="sr" role="status">{version && [version.type, clock(version.time), version.manager, version.summary].filter(Boolean).join(" ")}</p>
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
@@ -132,7 +132,7 @@ export function ObjectView({ status }: { status?: Status }) {
         {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} version={version} before={before} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
-          : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
+          : <Blamed key={[items[0]!.sequence, versions.value!.gaps.length, versions.value!.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} />}
       </section>
     </div>}
   </div>;
@@ -148,7 +148,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   const list = x.value?.object && y.value?.object ? fields(shown(x.value.object), shown(y.value.object)) : [];
   const [most, set] = useState(40);
   if (diff.error) return <Failed error={diff.error} />;
-  if (!diff.value) return <Empty>Reading…</Empty>;
+  if (!diff.value) return <Reading />;
   return <div class={current ? "" : "stale"} aria-busy={!current}>
     <Unsure of={diff.value} />
     {a && !a.exists && b?.exists && (a.as === "exact" || b.type === "added") && <p class="notice added"><Verb type="added" /> created</p>}
@@ -164,7 +164,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
 /** What of a difference is not certain. */
 export function doubts({ from, to, rekeyed }: Difference): string[] {
   const unknown = [from, to].filter((s) => s.as !== "exact"), list: string[] = [];
-  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: nothing is recorded that early."));
+  if (unknown.length) list.push(unknown.map((s) => s === from ? "The earlier state" : "The later state").join(" and ") + (unknown.some((s) => s.as === "gap") ? " may differ: a gap covers that time." : " is not known: it is not recorded."));
   if (rekeyed) list.push("The key of the hashes changed in between: whether redacted values differ is not known.");
   return list;
 }
@@ -201,12 +201,13 @@ const marks: Record<string, [string, string]> = { exact: ["", "exact"], gap: ["?
 function Blamed({ base, last }: { base: string; last: boolean }) {
   const blame = useAsked<Blame>(base + "/blame"), b = blame.value, [most, set] = useState(2 * more);
   if (blame.error) return <Failed error={blame.error} />;
-  if (!b) return <Empty>Reading…</Empty>;
+  if (!b) return <Reading />;
   if (!b.fields.length) return <Empty>No state of it is recorded.</Empty>;
   const lines = b.fields.flatMap((f) => [...(f.head ? f.head.split("\n").map((text) => ({ text, f: undefined })) : []), ...f.text.split("\n").map((text) => ({ text, f }))]);
   return <>
     {b.deleted ? <p class="notice deleted">The object is deleted: this is its last state.</p> : !last && <p class="notice">Blame is of the last state, not of the chosen one.</p>}
-    {b.gaps.length > 0 && <p class="notice gap">{some(b.gaps.length, "gap")}: a line with ? may have been set later, by another manager.</p>}
+    {b.unread && <p class="notice gap">It may be another by now: <Verdict of={{ complete: false, gaps: [], unread: b.unread }} /></p>}
+    {(b.gaps.length > 0 || b.fields.some((f) => f.as === "gap")) && <p class="notice gap">{b.gaps.length > 0 && some(b.gaps.length, "gap") + ": "}a line with ? may have been set later, by another manager.</p>}
     {b.truncated && <p class="notice gap">The object has so many versions that the oldest were not compared.</p>}
     {b.unmanaged && <p class="notice gap">The managed fields were not read: {b.unmanaged}</p>}
     <div class="scroll" tabIndex={0} role="group" aria-label="State with who set each line"><table class="blame"><thead class="sr"><tr><th>manager</th><th>age</th><th>line</th></tr></thead><tbody>
@@ -223,22 +224,22 @@ function Blamed({ base, last }: { base: string; last: boolean }) {
 function Owns({ base, version }: { base: string; version?: Version }) {
   const answer = useAsked<Owned>(base + "/owned", { version: version?.sequence }, version ? 0 : 5000), o = answer.value;
   if (answer.error) return <Failed error={answer.error} />;
-  if (!o) return <Empty>Reading…</Empty>;
+  if (!o) return <Reading />;
   return <div class={answer.current ? "" : "stale"} aria-busy={!answer.current}>
-    {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "A gap covers that time: there may be others." : "Not everything is recorded that early: there may be others."}</p>}
+    {o.as !== "exact" && <p class="notice gap">{o.as === "gap" ? "Changes may have been missed" : "Not all states of that time are known"}: there may be others.</p>}
     {o.unread && <p class="notice gap">It may own others by now: <Verdict of={{ complete: false, gaps: [], unread: o.unread }} /></p>}
     {o.truncated && <p class="notice gap">Only the first {count(o.items.length)} are listed.</p>}
     {o.items.length ? <div class="scroll"><table class="grid"><thead><tr><th>Kind</th><th>Name</th><th>Since</th></tr></thead><tbody>
       {o.items.map((i) => <tr key={[resourceName(i.resource), i.namespace, i.name].join("/")}><td data-label="Kind" class="kind">{i.resource.kind || i.resource.resource}</td><th scope="row" data-label="Name"><ObjectName of={i} query={version && { v: version.sequence }} />{!i.controller && <span class="quiet"> not controlled by it</span>}</th>
         <td data-label="Since">{i.since && <Time at={i.since} exact={false} />}{i.as !== "exact" && <span class="verdict gap"> {i.as}</span>}</td></tr>)}
-    </tbody></table></div> : <Empty>No object that is watched has an owner reference to it{version && ", at that time"}.</Empty>}
+    </tbody></table></div> : <Empty>{o.as === "exact" && !o.unread && !o.truncated ? `No object that is watched has an owner reference to it${version ? ", at that time" : ""}.` : "None is known."}</Empty>}
   </div>;
 }
 
 function Yaml({ state }: { state: Asked<State> }) {
   const [copied, set] = useState("");
   if (state.error) return <Failed error={state.error} />;
-  if (!state.value || !state.current && !state.value.object) return <Empty>Reading…</Empty>;
+  if (!state.value || !state.current && !state.value.object) return <Reading />;
   const { object, as, exists } = state.value;
   if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
   const bare = (object as { kind?: Json }).kind === "PartialObjectMetadata"; // of a watch of metadata

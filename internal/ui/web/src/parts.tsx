@@ -28,6 +28,8 @@ export const Failed = ({ error }: { error?: Problem }) => error ? <p class="noti
 
 export const Empty = ({ children }: { children: ComponentChildren }) => <p class="empty">{children}</p>;
 
+export const Reading = () => <p class="empty" aria-busy="true">Reading…</p>;
+
 export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not read since ${u.since}: ${u.cause}`;
 
 /** What a gap is of, if not of all objects. */

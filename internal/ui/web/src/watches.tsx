@@ -1,7 +1,7 @@
 // Watches: what is seen, since when, and what is waited for.
 import { useState } from "preact/hooks";
 import type { Source, Status, Watch } from "./api";
-import { Empty, Verb } from "./parts";
+import { Empty, Reading, Verb } from "./parts";
 import { link } from "./place";
 import { ago, bytes, count, some } from "./text";
 
@@ -25,7 +25,7 @@ function first(watches: Watch[], most: number): Watch[] {
 
 export function Watches({ status }: { status?: Status }) {
   const [most, set] = useState(500);
-  if (!status) return <Empty>Reading…</Empty>;
+  if (!status) return <Reading />;
   const all = status.watches ?? [], caches = status.caches ?? [], more = all.reduce((n, w) => n + (w.sources ?? []).length, 0) - most;
   const watches = more > 0 ? first(all, most) : all;
   return <div class="page">
