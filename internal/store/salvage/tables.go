@@ -38,7 +38,7 @@ type Patch struct {
 // Loses reports whether keys may be lost.
 func (p *Patch) Loses() bool { return p.Lost.Upper != nil }
 
-// What is damaged between two blocks becomes so many others at most, of this size at least.
+// What is damaged between blocks becomes so many more of them at most, and none of less than this size.
 const (
 	maxParts = 16
 	minPart  = 512
@@ -289,31 +289,28 @@ func (t *tableFile) indexed(indexes []dataBlock, end uint64) (blocks []dataBlock
 // patchIndex makes an index of a length again, with the blocks that it returns. The size of an index has steps: where none fits, what is damaged
 // between two blocks is cut into more of them.
 func (t *tableFile) patchIndex(h block.Handle, blocks []dataBlock) ([]dataBlock, error) {
-	longest := uint64(0)
-	for _, d := range blocks {
-		if d.damage != nil {
-			longest = max(longest, d.Length)
-		}
-	}
-	for parts := uint64(1); parts == 1 || parts <= min(maxParts, longest/minPart); parts++ {
+	parts := slices.Repeat([]uint64{1}, len(blocks)) // of each block
+	for range maxParts {
 		var cut []dataBlock
-		for _, d := range blocks {
-			n := uint64(1)
-			if d.damage != nil {
-				n = max((d.Length*parts+longest/2)/longest, 1)
+		longest, part := -1, uint64(0)
+		for i, d := range blocks {
+			if n := (d.Length + block.TrailerLen) / parts[i]; d.damage != nil && n > part {
+				longest, part = i, n
 			}
-			end := d.end()
-			for i := range n {
-				part, next := d, end-(end-d.Offset)*(n-1-i)/n
-				part.Offset = end - (end-d.Offset)*(n-i)/n
-				part.Length = next - part.Offset - block.TrailerLen
-				cut = append(cut, part)
+			for begin, left := d, parts[i]; left > 0; left-- {
+				begin.Length = (d.end()-begin.Offset)/left - block.TrailerLen
+				cut = append(cut, begin)
+				begin.Offset = begin.end()
 			}
 		}
 		if data := indexBlock(cut, int(h.Length)); data != nil {
 			t.patch(h, data, layout.Range{})
 			return cut, nil
 		}
+		if part < 2*minPart {
+			break
+		}
+		parts[longest]++
 	}
 	return nil, fmt.Errorf("no room for %d blocks in the index at %d: %w", len(blocks), h.Offset, layout.ErrMalformed)
 }
