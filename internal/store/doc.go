@@ -85,8 +85,8 @@
 // Counters, names and marks are restored from memory. A lost ledger
 // entry, metadata value or note is absent or has an older value; the log line names the
 // range. A lost tombstone of the ledger brings the entry back. A damaged index or filter of a
-// table is made again from its blocks, also while the store is opened. Other damage to a
-// table is not repaired: the store fails before it blocks writes.
+// table is made again from its blocks, also while the store is opened, if no block of data is
+// damaged with it. Other damage to a table is not repaired: the store fails before it blocks writes.
 //
 // # What may not
 //

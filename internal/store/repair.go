@@ -269,7 +269,8 @@ func (s *Store) repairTables() error {
 	}
 }
 
-// patchesOf returns what removes the damage from a table; none if there is no damage, or no such table.
+// patchesOf returns what removes the damage from a table; none if there is no damage, or no such table. Damaged blocks are not in the cache
+// from then on.
 func (s *Store) patchesOf(path string) ([]salvage.Patch, error) {
 	levels, err := s.db.SSTables()
 	if err != nil {
@@ -286,7 +287,12 @@ func (s *Store) patchesOf(path string) ([]salvage.Patch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
+	patches, err := salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
+	if len(patches) > 0 {
+		// What was read before the damage must not count as kept, nor an index lead to blocks that are no longer there.
+		s.cache.Reserve(engine.BlockCacheSize)() // evicts all
+	}
+	return patches, err
 }
 
 // mended calls f, and again behind each damaged index or filter that it meets and that is made again without a loss: what a store

@@ -26,6 +26,7 @@ type Store struct {
 	opts  Options
 	files *engine.Dir
 	db    *pebble.DB
+	cache *pebble.Cache // of blocks, while db is open
 	life  *lifetime
 
 	failOnce sync.Once
@@ -124,6 +125,8 @@ func (s *Store) openFiles() (err error) {
 	if err := s.files.Take(); err != nil {
 		return err
 	}
+	s.cache = pebble.NewCache(engine.BlockCacheSize)
+	defer s.cache.Unref() // db has it, too
 	err = s.files.Create(s.pebbleOptions(), func(db *pebble.DB) error {
 		return db.Set(layout.FormatKey(), layout.ID32(layout.Version), pebble.Sync)
 	})
@@ -206,7 +209,9 @@ func (s *Store) load() (err error) {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	o := engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	o.Cache = s.cache
+	return o
 }
 
 func (s *Store) listener() *pebble.EventListener {

@@ -33,9 +33,11 @@ const (
 	minTableSize    = 256 << 10
 	baseSize        = 64 << 20
 	minBaseSize     = 1 << 20
-	blockCacheSize  = 16 << 20
 	maxOpenFiles    = 256
 )
+
+// BlockCacheSize is the size of the cache of blocks.
+const BlockCacheSize = 16 << 20
 
 // Options are sized for one small daemon. Payloads arrive compressed, so
 // blocks are not compressed again. Ledger reads mostly hit, so filters spare
@@ -47,7 +49,7 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		EventListener:               listener,
 		Merger:                      layout.NewMerger(),
 		FormatMajorVersion:          pebbleFormat,
-		CacheSize:                   blockCacheSize,
+		CacheSize:                   BlockCacheSize,
 		MemTableSize:                uint64(MemTableBytes(maxBytes)),
 		MemTableStopWritesThreshold: MemTables,
 		L0CompactionThreshold:       4,

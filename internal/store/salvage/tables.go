@@ -38,6 +38,12 @@ type Patch struct {
 // Loses reports whether keys may be lost.
 func (p *Patch) Loses() bool { return p.Lost.Upper != nil }
 
+// What is damaged between blocks becomes so many more of them at most, and none of less than this size.
+const (
+	maxParts = 16
+	minPart  = 512
+)
+
 // errNoPatch: the damage is elsewhere.
 var errNoPatch = errors.New("the table is damaged where it cannot be repaired")
 
@@ -120,7 +126,7 @@ func (t *tableFile) open(r *sstable.Reader) error {
 		if !t.valid(index) {
 			parts, err := t.findIndexes(index.Offset)
 			if err == nil {
-				err = t.patchIndex(index, parts)
+				_, err = t.patchIndex(index, parts)
 			}
 			if err != nil {
 				return err
@@ -134,7 +140,7 @@ func (t *tableFile) open(r *sstable.Reader) error {
 		if !t.valid(i.Handle) {
 			blocks, err := t.indexed(indexes[n:], indexes[0].Offset)
 			if err == nil {
-				err = t.patchIndex(i.Handle, blocks)
+				blocks, err = t.patchIndex(i.Handle, blocks)
 			}
 			if err != nil {
 				return err
@@ -280,12 +286,41 @@ func (t *tableFile) indexed(indexes []dataBlock, end uint64) (blocks []dataBlock
 	return blocks, err
 }
 
-// patchIndex makes an index of a length again. Zeros behind the last separator fill it: the next key, if there is
+// patchIndex makes an index of a length again, with the blocks that it returns. The size of an index has steps: where none fits, what is damaged
+// between two blocks is cut into more of them.
+func (t *tableFile) patchIndex(h block.Handle, blocks []dataBlock) ([]dataBlock, error) {
+	parts := slices.Repeat([]uint64{1}, len(blocks)) // of each block
+	for range maxParts {
+		var cut []dataBlock
+		longest, part := -1, uint64(0)
+		for i, d := range blocks {
+			if n := (d.Length + block.TrailerLen) / parts[i]; d.damage != nil && n > part {
+				longest, part = i, n
+			}
+			for begin, left := d, parts[i]; left > 0; left-- {
+				begin.Length = (d.end()-begin.Offset)/left - block.TrailerLen
+				cut = append(cut, begin)
+				begin.Offset = begin.end()
+			}
+		}
+		if data := indexBlock(cut, int(h.Length)); data != nil {
+			t.patch(h, data, layout.Range{})
+			return cut, nil
+		}
+		if part < 2*minPart {
+			break
+		}
+		parts[longest]++
+	}
+	return nil, fmt.Errorf("no room for %d blocks in the index at %d: %w", len(blocks), h.Offset, layout.ErrMalformed)
+}
+
+// indexBlock returns an index of a length, nil if that cannot be. Zeros behind the last separator fill it: the next key, if there is
 // one, is behind them (see holeLen), and properties of the blocks, by which readers pass over some, are left out.
-func (t *tableFile) patchIndex(h block.Handle, blocks []dataBlock) error {
+func indexBlock(blocks []dataBlock, length int) []byte {
 	var w colblk.IndexBlockWriter
 	w.Init()
-	for fill := range int(h.Length) {
+	for fill := range length {
 		w.Reset()
 		for i, d := range blocks {
 			separator := d.separator
@@ -295,15 +330,14 @@ func (t *tableFile) patchIndex(h block.Handle, blocks []dataBlock) error {
 			w.AddBlockHandle(separator, d.Handle, nil)
 		}
 		size := w.Size()
-		if size > int(h.Length) {
-			break
-		}
-		if size == int(h.Length) {
-			t.patch(h, append(bytes.Clone(w.Finish(len(blocks))), make([]byte, block.TrailerLen)...), layout.Range{})
+		if size > length {
 			return nil
 		}
+		if size == length {
+			return append(bytes.Clone(w.Finish(len(blocks))), make([]byte, block.TrailerLen)...)
+		}
 	}
-	return fmt.Errorf("no room for %d blocks in the index at %d: %w", len(blocks), h.Offset, layout.ErrMalformed)
+	return nil
 }
 
 // patch puts data with room for its trailer in place of a block.

@@ -85,10 +85,10 @@ func TestPatchedBounds(t *testing.T) {
 	}
 }
 
-// TestPatchedIndexes damages each block of an index and of a filter in turn, alone and beside a block of data: every key
+// TestPatchedIndexes damages each block of an index and of a filter in turn, alone and beside blocks of data: every key
 // that is in no damaged block of data is there, as before.
 func TestPatchedIndexes(t *testing.T) {
-	for name, keys := range map[string]int{"one index": 100, "an index of indexes": 1500} {
+	for name, keys := range map[string]int{"one index": 101, "an index of indexes": 1500} {
 		for version := range 2 {
 			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
 				versions := newVersions(t, keys, func(i int) []byte { return fmt.Appendf(nil, "key-%05d", i) }, func(i int) int { return 1000 + i%7 })
@@ -141,16 +141,19 @@ func TestPatchedIndexes(t *testing.T) {
 					blocks = append(blocks, f.Handle)
 				}
 				for _, damaged := range blocks {
-					for _, data := range []int{-1, 0, len(l.Data) / 2, len(l.Data) - 1} {
-						if damaged == l.TopIndex && data == len(l.Data)-1 {
+					n := len(l.Data)
+					for _, data := range [][]int{
+						{}, {0}, {0, 1}, {n / 2}, {n / 2, n/2 + 1}, {n / 2, n/2 + 1, n/2 + 2}, {n - 1}, {n - 2, n - 1}, {n - 3, n - 2, n - 1},
+						{9, n - 2, n - 1}, {1, 2, 4, n - 4, n - 3, n - 2}, {1, 3, 4, 5, n - 2, n - 1},
+					} {
+						if damaged == l.TopIndex && slices.Contains(data, n-1) {
 							continue // where the data ends is not known
 						}
 						content := bytes.Clone(pristine)
 						content[damaged.Offset+damaged.Length/2] ^= 1
-						intact := want
-						if data >= 0 {
-							d := l.Data[data]
-							intact = maps.Clone(want)
+						intact := maps.Clone(want)
+						for _, i := range data {
+							d := l.Data[i]
 							content[d.Offset+d.Length/2] ^= 1
 							if err := BlockKeys(bytes.Clone(pristine[d.Offset:d.Offset+d.Length]), func(_ pebble.InternalKeyKind, key, _ []byte, _ uint64) error {
 								delete(intact, string(key))
@@ -163,15 +166,13 @@ func TestPatchedIndexes(t *testing.T) {
 						if err != nil {
 							t.Fatalf("block %d beside %d: %v", damaged.Offset, data, err)
 						}
-						lost := 0
+						lost := false
 						for _, p := range patches {
 							copy(content[p.Offset:], p.Data)
-							if p.Loses() {
-								lost++
-							}
+							lost = lost || p.Loses()
 						}
-						if got := read(content); !maps.Equal(got, intact) || lost != min(1, data+1) {
-							t.Errorf("block %d beside %d: %d of %d keys, %d blocks of data", damaged.Offset, data, len(got), len(intact), lost)
+						if got := read(content); !maps.Equal(got, intact) || lost != (len(data) > 0) {
+							t.Errorf("block %d beside %d: %d of %d keys, lost: %v", damaged.Offset, data, len(got), len(intact), lost)
 						}
 					}
 				}
