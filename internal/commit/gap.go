@@ -97,7 +97,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	return g.report(s, gap, at)
 }
 
-// process has the feed begin with the list after the rollback if the process ends before that is committed, and others as setBack says.
+// process has the feed begin with the list after the rollback if the process ends before that is committed, and the others as setBack has it.
 func (c *rollbackFound) process(g *group) error {
 	s := c.feed
 	reached := s.recorded(c.gap.From)

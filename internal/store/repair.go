@@ -295,9 +295,9 @@ func (s *Store) patchesOf(path string) ([]salvage.Patch, error) {
 	return patches, err
 }
 
-// mended calls f, and again behind each damaged index or filter that it meets and that is made again without a loss: what a store
+// withRepairs calls f, and again behind each damaged index or filter that it meets and that is made again without a loss: what a store
 // needs to be opened may be behind it.
-func (s *Store) mended(f func() error) error {
+func (s *Store) withRepairs(f func() error) error {
 	for tables := 0; ; tables++ {
 		err := f()
 		info := pebble.ExtractDataCorruptionInfo(err)
@@ -316,7 +316,7 @@ func (s *Store) mended(f func() error) error {
 
 // getAtStart is get of what a start does without if it cannot be read.
 func (s *Store) getAtStart(key []byte) (value []byte, ok bool, err error) {
-	err = s.mended(func() (err error) {
+	err = s.withRepairs(func() (err error) {
 		value, ok, err = s.get(key)
 		return err
 	})

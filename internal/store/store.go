@@ -138,7 +138,7 @@ func (s *Store) openFiles() (err error) {
 		return openError(s.dir, err)
 	}
 	s.db = db
-	if err := s.mended(s.checkFormat); err != nil {
+	if err := s.withRepairs(s.checkFormat); err != nil {
 		s.files.Release()
 		return errors.Join(err, db.Close())
 	}
@@ -163,7 +163,7 @@ func (s *Store) start() (err error) {
 	if s.next, err = s.opts.first(); err != nil {
 		return fmt.Errorf("open the store %s: %w", s.dir, err)
 	}
-	if err := s.mended(s.load); err != nil {
+	if err := s.withRepairs(s.load); err != nil {
 		return openError(s.dir, err)
 	}
 	if err := s.Err(); err != nil {
