@@ -181,10 +181,10 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 			}
 			if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
 				t.Truncated = true
-				return t.report(t.To) //nolint:contextcheck // a body has limits of its own
+				return t.report(t.To)
 			}
 			if !outside {
-				if err := t.take(it); err != nil { //nolint:contextcheck // as above
+				if err := t.take(it); err != nil {
 					return nil, err
 				}
 			}
@@ -201,7 +201,7 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 	if to.IsZero() {
 		to = time.Now()
 	}
-	b, err := t.report(to) //nolint:contextcheck // a body has limits of its own
+	b, err := t.report(to)
 	return b, errors.Join(err, context.Cause(ctx))
 }
 

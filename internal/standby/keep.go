@@ -238,10 +238,10 @@ func (m *Member) Erase(ctx context.Context) error {
 func (m *Member) erase(ctx context.Context, p store.Position) error {
 	snapshot, err := m.snapshot(ctx)
 	if err == nil && (snapshot == nil || snapshot.Last < p.Last) {
-		snapshot, err = m.saveNow(ctx, snapshot)
+		_, err = m.saveNow(ctx, snapshot)
 	}
 	if err == nil {
-		err = m.sweep(ctx) // not but the one above: Run may have made another
+		err = m.sweep(ctx) // Run may have made another snapshot
 	}
 	if err == nil {
 		err = m.await(ctx, p)

@@ -220,7 +220,7 @@ var errEmpty = errors.New("the store is empty")
 // follow opens the directory, and follows until this replica has begun a term: then the store is open. It returns where
 // the directory came to.
 func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err error) {
-	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
+	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options) //nolint:contextcheck // a repair that has begun is completed
 	if err != nil {
 		return at, nil, err
 	}
@@ -275,7 +275,7 @@ func (m *Member) follow(ctx context.Context) (at store.Past, s *store.Store, err
 	switch {
 	case errors.Join(err, unread) == nil:
 		noteBoot(m.cfg.Dir)
-		s, err = folder.Lead(m.writer)
+		s, err = folder.Lead(m.writer) //nolint:contextcheck // a repair that has begun is completed
 	case exists(newFile(m.cfg.Dir)) && errors.Is(err, journal.ErrBegins): // all that it has is of the journal before
 		return store.Past{}, nil, fmt.Errorf("%w: %w", errEmpty, err)
 	}

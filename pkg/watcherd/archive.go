@@ -39,7 +39,7 @@ func ReadStore(ctx context.Context, dir string, until time.Time, log *slog.Logge
 	if err := store.Exists(dir); err != nil { // Open would make one
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
-	st, err := store.Open(dir, store.Options{Logger: log})
+	st, err := store.Open(dir, store.Options{Logger: log}) //nolint:contextcheck // a repair that has begun is completed
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}

@@ -45,7 +45,7 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 	go func() {
 		ended <- run(ctx, Options{
 			ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler),
-		}, func(st *plan.State, o Options) (*store.Store, error) {
+		}, func(st *plan.State, o Options) (*store.Store, error) { //nolint:contextcheck // a repair that has begun is completed
 			close(held)
 			<-release
 			return openStore(st, o)

@@ -143,8 +143,18 @@ func TestPatchedIndexes(t *testing.T) {
 				for _, damaged := range blocks {
 					n := len(l.Data)
 					for _, data := range [][]int{
-						{}, {0}, {0, 1}, {n / 2}, {n / 2, n/2 + 1}, {n / 2, n/2 + 1, n/2 + 2}, {n - 1}, {n - 2, n - 1}, {n - 3, n - 2, n - 1},
-						{9, n - 2, n - 1}, {1, 2, 4, n - 4, n - 3, n - 2}, {1, 3, 4, 5, n - 2, n - 1},
+						{},
+						{0},
+						{0, 1},
+						{n / 2},
+						{n / 2, n/2 + 1},
+						{n / 2, n/2 + 1, n/2 + 2},
+						{n - 1},
+						{n - 2, n - 1},
+						{n - 3, n - 2, n - 1},
+						{9, n - 2, n - 1},
+						{1, 2, 4, n - 4, n - 3, n - 2},
+						{1, 3, 4, 5, n - 2, n - 1},
 					} {
 						if damaged == l.TopIndex && slices.Contains(data, n-1) {
 							continue // where the data ends is not known

@@ -222,7 +222,7 @@ func TestAnswerer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // of one client
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "cannot log in as "+os.Getenv("PASSWORD"), http.StatusInternalServerError)
 	})}
 	go func() { _ = server.Serve(l) }()
