@@ -88,8 +88,11 @@ func TestPatchedBounds(t *testing.T) {
 // TestPatchedIndexes damages each block of an index and of a filter in turn, alone and beside blocks of data: every key
 // that is in no damaged block of data is there, as before.
 func TestPatchedIndexes(t *testing.T) {
-	for name, keys := range map[string]int{"one index": 101, "an index of indexes": 1500} {
+	for name, keys := range map[string]int{"one index": 101, "an index of indexes": 1100} {
 		for version := range 2 {
+			if version == 1 && keys > 1000 {
+				continue // each takes a while with the race detector
+			}
 			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
 				versions := newVersions(t, keys, func(i int) []byte { return fmt.Appendf(nil, "key-%05d", i) }, func(i int) int { return 1000 + i%7 })
 				table := versions.tables[version]
