@@ -88,6 +88,7 @@ func TestDamagedIndexBehindTheCache(t *testing.T) {
 		}
 		commitOne(t, s, name(i), noise(9))
 	}
+	eventually(t, "the table is repaired", func() bool { return s.damaged.first() == "" })
 	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
 		t.Error(err)
 	}
