@@ -288,11 +288,14 @@ func (s *Server) Mute(muted bool) {
 	s.muted = muted
 }
 
-// Bookmark sends a bookmark at the present version to all watches.
-func (s *Server) Bookmark() {
+// Bookmark sends a bookmark of the present version to the watches of the resources at paths, to all watches without any.
+func (s *Server) Bookmark(paths ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watches {
+		if len(paths) > 0 && !slices.Contains(paths, w.path) {
+			continue
+		}
 		w.send(event{version: s.version, typ: "BOOKMARK", object: object{
 			"apiVersion": "v1", "kind": "Bookmark", "metadata": map[string]any{"resourceVersion": strconv.FormatUint(s.version, 10)},
 		}})

@@ -1220,12 +1220,7 @@ func TestOwnedOfAVersion(t *testing.T) {
 		w := newWorld(t, 1, time.Hour)
 		defer w.end()
 		h := w.c.Handler(w.feed)
-		owned := func(name, uid string) *compact.Object {
-			w.version++
-			w.shown.Store(int64(w.version))
-			return w.encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u-%s","resourceVersion":"%d","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":%q}]}}`,
-				name, name, w.version, uid))
-		}
+		owned := func(name, owner string) *compact.Object { return w.owned(name, "u-"+name, owner) }
 		rest := func() {
 			w.c.Flush()
 			time.Sleep(time.Minute)

@@ -459,7 +459,7 @@ func TestRollbackThatAnotherWatchFinds(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				api.Restore(saved)
 				back.Store(true)
-				api.Send(podPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":%q}}}`, api.Version()))
+				api.Bookmark(podPath)
 				eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) > 0 })
 				if !tc.between {
 					api.Advance(20)

@@ -673,9 +673,7 @@ func TestRepairOfAnIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open()
-	if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
-		t.Fatal(err)
-	}
+	compactAll(t, s)
 	settled(t, s)
 	levels, err := s.db.SSTables()
 	if err = errors.Join(err, s.Close()); err != nil {

@@ -541,7 +541,7 @@ func TestRollbackBehindARecordOfTheFuture(t *testing.T) {
 				put(s, "a")
 				time.Sleep(time.Minute)
 				s.Restore(backup)
-				s.Send(configMapPath, fmt.Sprintf(`{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":%q}}}`, s.Version()))
+				s.Bookmark(configMapPath)
 				time.Sleep(4 * time.Second) // it is found
 				s.Advance(20)
 				time.Sleep(time.Minute)
