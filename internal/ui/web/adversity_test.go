@@ -518,10 +518,7 @@ func TestBusyLog(t *testing.T) {
 	})()`); n != many {
 		t.Errorf("%d changes are listed or counted, want %d", n, many)
 	}
-	until(t, "a row stands for others", func() bool {
-		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
-		return p.text(".row.hole") != ""
-	})
+	p.others()
 	p.press(".row.hole", "")
 	p.sees(".bar", "back to live")
 	p.sees(".counts", "changes so far")

@@ -423,6 +423,18 @@ func (p *tab) press(within, name string) {
 	})
 }
 
+// others scrolls down to a row that stands for changes without rows. What was drawn before a scroll is not looked at.
+func (p *tab) others() {
+	p.t.Helper()
+	until(p.t, "a row stands for others", func() bool {
+		return eval[bool](p, `(async () => {
+			document.querySelector(".rows").scrollBy(0, 300);
+			for (let n = 0; n < 2; n++) await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+			return document.querySelector(".row.hole") !== null;
+		})()`)
+	})
+}
+
 // fill writes into the field with a label.
 func (p *tab) fill(label, value string) {
 	p.t.Helper()

@@ -222,10 +222,7 @@ func TestEnterOnOthers(t *testing.T) {
 	const many = 12_000
 	r.change(t, many)
 	p.sees(".counts", "^"+grouped(many)+" changes since")
-	until(t, "a row stands for others", func() bool {
-		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
-		return p.text(".row.hole") != ""
-	})
+	p.others()
 	eval[chromedp.Void](p, `void document.querySelector(".row.hole").click()`)
 	p.sees(".row.hole.selected", "more change")
 	p.keys("\r")
@@ -678,8 +675,8 @@ func TestOthersOfAnEarlierTime(t *testing.T) {
 			return Number(new URLSearchParams(document.querySelector('.row[aria-posinset="' + place + '"] a')?.href.split("?")[1]).get("v")); })()`, row)
 	}
 	above := 0
-	until(t, "a row stands for others", func() bool {
-		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollBy(0, 300)`)
+	until(t, "a row stands for others, below another", func() bool {
+		p.others()
 		above = sequence("above")
 		return above > 0
 	})
