@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -80,12 +81,19 @@ func care(ctx context.Context, paced bool) {
 				percent = p
 			}
 			if h.allocated-last.allocated < trimBusy && h.excess() > max(trimLeast, h.live/4) && now.Sub(trimmed) >= trimInterval {
-				debug.FreeOSMemory()
+				trim()
 				h, trimmed = read(), now
 			}
 			last = h
 		}
 	}
+}
+
+// trim collects garbage and gives memory back to the system. A sync.Pool keeps its content over one collection: the buffers of an
+// initial list would stay until the next one, which may be hours away, and it gives nothing back.
+func trim() {
+	runtime.GC()
+	debug.FreeOSMemory() // collects too
 }
 
 // state is that of Go's heap, in bytes.

@@ -2,6 +2,7 @@ package heap
 
 import (
 	"runtime"
+	"sync"
 	"testing"
 )
 
@@ -28,5 +29,15 @@ func TestPace(t *testing.T) {
 		if got := (state{live: live}).pace(); got != want {
 			t.Errorf("pace of %d MiB in use: %d %%, want %d", live>>20, got, want)
 		}
+	}
+}
+
+// TestTrim: what waits in a pool to be used again is freed.
+func TestTrim(t *testing.T) {
+	var pool sync.Pool
+	pool.Put(new([1 << 20]byte))
+	trim()
+	if pool.Get() != nil {
+		t.Error("the pool has kept its content")
 	}
 }
