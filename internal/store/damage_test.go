@@ -250,6 +250,7 @@ func TestVitalDamage(t *testing.T) {
 	}{
 		{"manifest flipped", "MANIFEST-", true, flip, damageRecords},
 		{"manifest gone", "MANIFEST-", true, nil, damageRecords},
+		{"marker gone", "marker.manifest.", true, nil, damageRecords},
 		{"table gone", ".sst", true, nil, 0},
 		{"table halved", ".sst", true, halve, 0},
 		{"log flipped", ".log", false, flip, damageRecords / 2},

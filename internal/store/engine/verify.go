@@ -23,10 +23,15 @@ import (
 // block, and one with the number of the next log for the end. It then continues with an old list
 // of tables and removes the others, or without the commits that follow. Logs whose commits are in
 // tables, which Pebble keeps to write over, are not read.
+//
+// Neither does Pebble miss the marker that names the MANIFEST: it begins a new store, and removes the files of this one.
 func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
-	if err != nil || name == "" {
-		return err // Pebble reports an absent MANIFEST
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return fmt.Errorf("%w: no marker in %s names the MANIFEST", layout.ErrMalformed, dir)
 	}
 	first, err := verifyManifest(fsys, fsys.PathJoin(dir, name))
 	if err != nil {
