@@ -453,6 +453,15 @@ func TestBackupDuringRepair(t *testing.T) {
 		if _, err := fs.Stat("/backup"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("something is left of the backup: %v", err)
 		}
+		if err := s.files.NoteRepair(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Backup(t.Context(), "/backup"); !errors.Is(err, ErrRepairing) {
+			t.Errorf("with a note in a file, which no backup has: %v", err)
+		}
+		if err := s.files.EndRepair(); err != nil {
+			t.Fatal(err)
+		}
 		if err := s.Backup(t.Context(), "/backup"); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/inspect"
@@ -250,6 +251,7 @@ func TestVitalDamage(t *testing.T) {
 	}{
 		{"manifest flipped", "MANIFEST-", true, flip, damageRecords},
 		{"manifest gone", "MANIFEST-", true, nil, damageRecords},
+		{"marker gone", "marker.manifest.", true, nil, damageRecords},
 		{"table gone", ".sst", true, nil, 0},
 		{"table halved", ".sst", true, halve, 0},
 		{"log flipped", ".log", false, flip, damageRecords / 2},
@@ -386,6 +388,68 @@ func TestDamageOfAnOldLog(t *testing.T) {
 	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	if delivered, lost := drainDamaged(t, s); delivered != damageRecords || lost != 0 {
 		t.Errorf("%d delivered, %d lost", delivered, lost)
+	}
+}
+
+// TestMissingLog removes and cuts write-ahead logs that others follow, as the check of a file system may: the store is refused, as what
+// follows would be there without what is before it.
+func TestMissingLog(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	room := make(chan struct{})
+	options := Options{firstSequence: 1, FS: errorfs.Wrap(mem, f), MaxBytes: 16 << 20}
+	s := openTest(t, "store", options)
+	q := ensure(t, s, "a")
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+			<-room
+		}
+		return nil
+	})
+	const records = 45
+	minutes(t, s, 0, records, 16<<10, "a")
+	if n := len(read(t, q, 0, records)); n != records {
+		t.Fatalf("%d of %d records", n, records)
+	}
+	pristine := mem.CrashClone(vfs.CrashCloneCfg{})
+	close(room)
+	logs := dataFiles(t, pristine, ".log")
+	if len(logs) < 3 {
+		t.Fatalf("%d logs", len(logs))
+	}
+	for _, name := range logs[:len(logs)-1] {
+		whole := content(t, pristine, name)
+		var number uint32
+		if _, err := fmt.Sscanf(name, "%d.log", &number); err != nil {
+			t.Fatal(err)
+		}
+		cuts := []int{-1, 0} // -1: it is gone
+		r := engine.WALReader{Content: whole, Num: number}
+		for commit, _ := r.Next(); commit != nil; commit, _ = r.Next() {
+			cuts = append(cuts, r.At)
+		}
+		for _, left := range cuts[:len(cuts)-1] {
+			fs := copyFS(t, pristine)
+			if left < 0 {
+				if err := fs.Remove("store/db/" + name); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				overwrite(t, fs, name, whole[:left])
+			}
+			options.FS = fs
+			s, err := Open("store", options)
+			if err == nil {
+				err = s.Close()
+			}
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("%s with %d of %d bytes: %v", name, left, len(whole), err)
+			}
+		}
+	}
+	options.FS = pristine
+	if n := len(read(t, ensure(t, openTest(t, "store", options), "a"), 0, records)); n != records {
+		t.Errorf("%d of %d records after the crash", n, records)
 	}
 }
 

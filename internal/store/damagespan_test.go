@@ -110,6 +110,44 @@ func TestExportOfFilesBetweenDamages(t *testing.T) {
 	}
 }
 
+// TestExportOfDeletedRanges exports file by file a store of which a sink was purged: who reads that finds which entries are there.
+func TestExportOfDeletedRanges(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	ensure(t, s, "gone")
+	const n = 20
+	appendN(t, s, n, "a", "gone")
+	if err := errors.Join(flush(s), s.PurgeSink("gone"), flush(s), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, like := range []string{"MANIFEST-", ".log"} {
+		for _, name := range dataFiles(t, fs, like) {
+			if err := fs.Remove("store/db/" + name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lines := exportLines(t, fs)
+	there := slices.DeleteFunc(lines["entry"], func(l inspect.Line) bool {
+		id := uint32(1)
+		if l.Sink == "gone" {
+			id = 2
+		}
+		key := string(layout.AppendSinkKey(nil, layout.PrefixQueue, id, l.Position))
+		return slices.ContainsFunc(lines["deleted-range"], func(r inspect.Line) bool {
+			var from, to string
+			if _, err := fmt.Sscanf(r.Name, "from %q up to %q", &from, &to); err != nil {
+				t.Fatal(err)
+			}
+			return from <= key && key < to && l.Version < r.Version
+		})
+	})
+	if len(there) != n {
+		t.Errorf("%d entries, and %d ranges that are deleted", len(there), len(lines["deleted-range"]))
+	}
+}
+
 // TestExportWithoutIndex wants the records of a table of which the index, or the end of
 // the file, is lost.
 func TestExportWithoutIndex(t *testing.T) {

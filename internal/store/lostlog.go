@@ -14,7 +14,7 @@ import (
 )
 
 // lostLog is what repairs have removed of the log and of its headlines, until retention removes what is around it: it is
-// unreadable for who reads there, as damage that is still there. It is on disk from before the removal, unless writes are blocked
+// unreadable for who reads there, as damage that is still there. It is on disk from before the removal, in a file if writes are blocked
 // then, in this directory alone: the others of a journal have the records.
 type lostLog struct {
 	mu        sync.Mutex
@@ -74,9 +74,13 @@ func (s *Store) loseLog(lost ...layout.Range) error {
 	if !s.lostLog.add(sequences{log.First, log.Last}, lost...) && !slices.ContainsFunc(lost, func(r layout.Range) bool { return r.Overlaps(here, append(here, 0)) }) {
 		return nil
 	}
+	return s.saveLostLog()
+}
+
+func (s *Store) saveLostLog() error {
 	return s.within(nil, func() error {
 		b := s.db.NewBatch()
-		return errors.Join(b.Set(here, s.lostLog.value(), nil), s.applyNow(b, pebble.Sync), b.Close())
+		return errors.Join(b.Set(layout.LostLogKey(), s.lostLog.value(), nil), s.applyNow(b, pebble.Sync), b.Close())
 	})
 }
 

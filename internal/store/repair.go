@@ -35,7 +35,7 @@ import (
 //
 // After a crash between 1 and 3, the next Run finds the note and does the last step; a
 // block that is still damaged is found again. Where a full level 0 blocks writes, 2 is the first step, behind a note in a
-// file, without ranges, which 1 makes obsolete; the keys of 1 are lost with the process that crashes between them.
+// file, which 1 makes obsolete; the keys of 1 are lost with the process that crashes between them.
 //
 // A journal has the note, but not the loss: the directory in which the next Run finds it may be another, and complete. So
 // a directory with a journal notes its own loss in a file, before 2, for good: once another directory has led, it is no
@@ -359,7 +359,7 @@ func (s *Store) removeBlocks(path string, patches []salvage.Patch, blocked bool)
 			}
 			return s.overwrite(path, patches)
 		}
-		if err := s.files.NoteRepair(); err != nil {
+		if err := s.files.NoteRepair(layout.AppendRanges(nil, s.damaged.uncounted)); err != nil {
 			return err
 		}
 		if err := s.overwrite(path, patches); err != nil {
@@ -639,15 +639,45 @@ func (s *Store) resumeRepair() error {
 	return s.recountLost()
 }
 
-// adoptRepair makes the note of a file, of which the ranges are unknown, one of the store.
-func (s *Store) adoptRepair() error {
-	noted, err := s.files.HasRepair()
+// notedRepair returns what a repair may have removed that a file notes; all if that cannot be read.
+func (s *Store) notedRepair() (lost []layout.Range, err error) {
+	removed, noted, err := s.files.HasRepair()
 	if err != nil || !noted {
+		return nil, err
+	}
+	if lost, err = layout.ParseRanges(removed); err != nil || len(lost) == 0 {
+		lost = []layout.Range{everything}
+	}
+	return lost, nil
+}
+
+// loadRepair has what such a repair has removed be unreadable from the beginning.
+func (s *Store) loadRepair() error {
+	lost, err := s.notedRepair()
+	s.loseStates(lost...)
+	s.lostLog.add(sequences{s.log.low, s.log.tail}, lost...)
+	return err
+}
+
+// adoptRepair makes the note of a file one of the store.
+func (s *Store) adoptRepair() error {
+	lost, err := s.notedRepair()
+	if err != nil || len(lost) == 0 {
 		return err
 	}
-	s.loseStates(everything)
+	value, _, err := s.get(layout.RepairKey())
+	if ignore(err, ErrUnreadable) != nil {
+		return err
+	}
+	before, malformed := layout.ParseRanges(value)
+	if err != nil || malformed != nil {
+		before = []layout.Range{everything}
+	}
+	if err := s.saveLostLog(); err != nil {
+		return err
+	}
 	b := s.db.NewBatch()
-	if err := s.apply(b, pebble.Sync, b.Set(layout.RepairKey(), layout.AppendRanges(nil, []layout.Range{everything}), nil), s.lost.put(b)); err != nil {
+	if err := s.apply(b, pebble.Sync, b.Set(layout.RepairKey(), layout.AppendRanges(nil, append(before, lost...)), nil), s.lost.put(b)); err != nil {
 		return err
 	}
 	return s.files.EndRepair()

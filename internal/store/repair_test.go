@@ -453,6 +453,9 @@ func TestRepairCutShort(t *testing.T) {
 			const states = 300
 			stateName := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
 			damageStates(t, mem, states, stateName)
+			if !damageKeys(t, mem, []byte("0123456789"), n/2) {
+				t.Fatal("no record is damaged")
+			}
 			f := &faulty{}
 			s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
 			names := dataFiles(t, mem, ".sst")
@@ -484,6 +487,7 @@ func TestRepairCutShort(t *testing.T) {
 			if want.Length == int64(n) || want.DeadLetters != 1 || len(crashed) < 10 {
 				t.Fatalf("%+v, %d writes", want, len(crashed)/2)
 			}
+			wantStates, wantRecords := unreadableStates(t, s, states, stateName), readableRecords(t, s)
 			for i, fs := range crashed {
 				if raceEnabled && i/2%8 != 0 {
 					continue // all of them without -race
@@ -506,8 +510,11 @@ func TestRepairCutShort(t *testing.T) {
 				if _, noted, err := s.get(layout.RepairKey()); noted || err != nil {
 					t.Errorf("write %d: the repair is not finished, %v", i/2, err)
 				}
-				if lost := unreadableStates(t, s, states, stateName); len(lost) == 0 {
-					t.Errorf("write %d: no state is lost", i/2)
+				if lost := unreadableStates(t, s, states, stateName); !slices.Equal(lost, wantStates) {
+					t.Errorf("write %d: %d states are lost, not %d", i/2, len(lost), len(wantStates))
+				}
+				if records := readableRecords(t, s); records != wantRecords {
+					t.Errorf("write %d: %d records can be read, not %d", i/2, records, wantRecords)
 				}
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
@@ -515,6 +522,26 @@ func TestRepairCutShort(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readableRecords returns how many records of a log the readers of it get, which get one that is unreadable, too.
+func readableRecords(t *testing.T, s *Store) (readable int) {
+	t.Helper()
+	lost := 0
+	items, err := s.ReadLog(0, 1000)
+	for ; len(items) > 0 && err == nil; items, err = s.ReadLog(items[len(items)-1].Position, 1000) {
+		for _, item := range items {
+			if item.Unreadable {
+				lost++
+			} else {
+				readable++
+			}
+		}
+	}
+	if err != nil || lost != 1 {
+		t.Errorf("%d unreadable records, %v", lost, err)
+	}
+	return readable
 }
 
 // patchesOf returns the patches of a table.

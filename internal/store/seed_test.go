@@ -291,7 +291,7 @@ func TestDumpDuringRepair(t *testing.T) {
 	if err := dump(io.Discard); !errors.Is(err, ErrUnreadable) {
 		t.Fatalf("with the damage: %v", err)
 	}
-	if err := s.files.NoteRepair(); err != nil {
+	if err := s.files.NoteRepair(nil); err != nil {
 		t.Fatal(err)
 	}
 	removeDamage(t, s, fs)

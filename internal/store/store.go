@@ -196,7 +196,7 @@ func (s *Store) load() (err error) {
 	if s.log, err = s.loadLog(position.High); err != nil {
 		return err
 	}
-	if err := s.loadLostLog(); err != nil {
+	if err := errors.Join(s.loadLostLog(), s.loadRepair()); err != nil {
 		return err
 	}
 	last := s.opts.Now()

@@ -264,8 +264,8 @@ func (d *Dir) Copy(db *pebble.DB, path string, end func() error) error {
 		return ErrCopying
 	}
 	defer d.fence.copying.Store(nil)
-	if d.fence.repairing.Load() { // read after copying is set; see Repair
-		return ErrRepairing
+	if _, err := d.Repairs(); err != nil { // read after copying is set; see Repair
+		return err
 	}
 	lossy, err := d.HasLoss()
 	if err == nil {
@@ -275,7 +275,7 @@ func (d *Dir) Copy(db *pebble.DB, path string, end func() error) error {
 		err = checkpoint(db, DataPath(fsys, path))
 	}
 	if err == nil && lossy {
-		err = noteFile(fsys, DataPath(fsys, path), lossFile)
+		err = noteFile(fsys, DataPath(fsys, path), lossFile, nil)
 	}
 	if err == nil {
 		err = syncDir(fsys, path)
@@ -321,7 +321,7 @@ func (d *Dir) Repair(f func() error) error {
 // that the store has no note of.
 func (d *Dir) Repairs() (begun uint64, err error) {
 	begun = d.fence.repairs.Load()
-	noted, err := d.HasRepair()
+	noted, err := d.has(repairFile)
 	if err == nil && (noted || d.fence.repairing.Load()) {
 		err = ErrRepairing
 	}
@@ -329,24 +329,31 @@ func (d *Dir) Repairs() (begun uint64, err error) {
 }
 
 // NoteLoss notes, durably, that the store lacks what was written to it. Only Replace ends that.
-func (d *Dir) NoteLoss() error { return noteFile(d.fence, DataPath(d.fence, d.path), lossFile) }
+func (d *Dir) NoteLoss() error { return noteFile(d.fence, DataPath(d.fence, d.path), lossFile, nil) }
 
 // HasLoss reports whether a loss is noted.
 func (d *Dir) HasLoss() (bool, error) { return d.has(lossFile) }
 
-// NoteRepair notes, durably, that a repair is in progress of which the store has no note.
-func (d *Dir) NoteRepair() error { return noteFile(d.fence, DataPath(d.fence, d.path), repairFile) }
+// NoteRepair notes, durably, that a repair is in progress of which the store has no note, and what it removes.
+func (d *Dir) NoteRepair(removed []byte) error {
+	return noteFile(d.fence, DataPath(d.fence, d.path), repairFile, removed)
+}
 
-// HasRepair reports whether such a repair is noted.
-func (d *Dir) HasRepair() (bool, error) { return d.has(repairFile) }
+// HasRepair reports whether such a repair is noted, and what it removes; nothing if that cannot be read.
+func (d *Dir) HasRepair() (removed []byte, noted bool, err error) {
+	if noted, err = d.has(repairFile); noted {
+		removed, _ = ReadFile(d.fence, d.fence.PathJoin(DataPath(d.fence, d.path), repairFile))
+	}
+	return removed, noted, err
+}
 
 // EndRepair removes that note. A crash may bring it back.
 func (d *Dir) EndRepair() error {
 	return d.fence.Remove(d.fence.PathJoin(DataPath(d.fence, d.path), repairFile))
 }
 
-func noteFile(fsys vfs.FS, dir, name string) error {
-	return replaceFile(fsys, dir, fsys.PathJoin(dir, name), nil)
+func noteFile(fsys vfs.FS, dir, name string, content []byte) error {
+	return replaceFile(fsys, dir, fsys.PathJoin(dir, name), content)
 }
 
 func (d *Dir) has(name string) (bool, error) {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"syscall"
 
+	"github.com/cockroachdb/pebble/v2/batchrepr"
 	"github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
@@ -23,12 +25,18 @@ import (
 // block, and one with the number of the next log for the end. It then continues with an old list
 // of tables and removes the others, or without the commits that follow. Logs whose commits are in
 // tables, which Pebble keeps to write over, are not read.
+//
+// Neither does Pebble miss the marker that names the MANIFEST: it begins a new store, and removes the files of this one. Nor does
+// it miss a log before others, or the end of one.
 func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
-	if err != nil || name == "" {
-		return err // Pebble reports an absent MANIFEST
+	if err != nil {
+		return err
 	}
-	first, err := verifyManifest(fsys, fsys.PathJoin(dir, name))
+	if name == "" {
+		return fmt.Errorf("%w: no marker in %s names the MANIFEST", layout.ErrMalformed, dir)
+	}
+	first, commits, err := verifyManifest(fsys, fsys.PathJoin(dir, name))
 	if err != nil {
 		return err
 	}
@@ -43,63 +51,99 @@ func VerifyLogs(fsys vfs.FS, dir string) error {
 		for i := range l.NumSegments() {
 			_, path := l.SegmentLocation(i)
 			synced := func(content []byte, end int64) bool { return syncedChunk(content, end, uint32(l.Num)) }
-			if err := verifyLog(fsys, path, l.Num, discard, synced); err != nil {
+			if err := verifyLog(fsys, path, l.Num, commits.read, synced); err != nil {
 				return err
+			}
+			if commits.missing != nil {
+				return fmt.Errorf("%w: before or in %s: %w", layout.ErrMalformed, path, commits.missing)
 			}
 		}
 	}
 	return nil
 }
 
-// verifyManifest returns the number of the first write-ahead log that is not in tables.
-func verifyManifest(fsys vfs.FS, path string) (first wal.NumWAL, err error) {
+// commits are those of the write-ahead logs, whose keys are numbered without a gap.
+type commits struct {
+	next    uint64 // the number of the next key; of the first one, the highest that it can have
+	begun   bool
+	missing error
+}
+
+func (c *commits) read(batch io.Reader) error {
+	var head [batchrepr.HeaderLen]byte
+	if _, err := io.ReadFull(batch, head[:]); err != nil {
+		return err
+	}
+	h, _ := batchrepr.ReadHeader(head[:])
+	number := uint64(h.SeqNum)
+	if c.missing == nil && (number > c.next || c.begun && number < c.next) {
+		c.missing = fmt.Errorf("commits are missing: key %d follows where %d is next", number, c.next)
+	}
+	c.next, c.begun = number+uint64(h.Count), true
+	return discard(batch)
+}
+
+// verifyManifest returns the number of the first write-ahead log that is not in tables, and what is known of the commits of those.
+func verifyManifest(fsys vfs.FS, path string) (first wal.NumWAL, c commits, err error) {
 	records := 0
 	next := func(record io.Reader) error {
 		head, err := io.ReadAll(io.LimitReader(record, maxEditHead))
 		if err == nil {
 			err = discard(record)
 		}
-		if n := firstLog(head); err == nil && n > 0 {
-			first = wal.NumWAL(n)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			records++
+		log, last := editHead(head)
+		if log > 0 {
+			first = wal.NumWAL(log)
 		}
-		return err
+		c.next = max(last, last+1, firstKey) // last may be the highest that there is
+		records++
+		return nil
 	}
 	err = verifyLog(fsys, path, 0, next, func(content []byte, end int64) bool {
 		// A MANIFEST becomes the current one once its first two records, the tables of before and
 		// what changed, are synced.
 		return records < 2 || validChunk(content, end)
 	})
-	return first, err
+	return first, c, err
 }
 
-// A record of a MANIFEST is a list of fields, each behind its tag. It begins with these two, if it has them.
+// A record of a MANIFEST is a list of fields, each behind its tag. It begins with these, if it has them.
 const (
 	comparerTag = 1 // length, name
 	firstLogTag = 2 // the number of the first write-ahead log that is not in tables
+	nextFileTag = 3
+	lastKeyTag  = 4 // the highest number of a key at that time
 
-	maxEditHead = 128 // of the bytes of these two
+	maxEditHead = 128 // of the bytes of these
+	firstKey    = 10  // the number of the first key of a new store
 )
 
-// firstLog returns the value of firstLogTag in a record of a MANIFEST; 0: it has none.
-func firstLog(record []byte) (number uint64) {
+// editHead returns the values of firstLogTag, 0 if a record of a MANIFEST does not begin with it, and of lastKeyTag, which is
+// unbounded then.
+func editHead(record []byte) (firstLog, lastKey uint64) {
 	field := func() uint64 {
 		v, n := binary.Uvarint(record)
 		record = record[max(n, 0):]
 		return v
 	}
-	tag := field()
-	if tag == comparerTag {
-		name := field()
-		record = record[min(name, uint64(len(record))):]
-		tag = field()
+	for {
+		switch field() {
+		case comparerTag:
+			name := field()
+			record = record[min(name, uint64(len(record))):]
+		case firstLogTag:
+			firstLog = field()
+		case nextFileTag:
+			field()
+		case lastKeyTag:
+			return firstLog, field()
+		default:
+			return firstLog, math.MaxUint64
+		}
 	}
-	if tag == firstLogTag {
-		number = field()
-	}
-	return number
 }
 
 func discard(record io.Reader) error {

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -144,8 +145,26 @@ func (e *exporter) table(i *inspection, name string, wanted func(key []byte) boo
 				return err
 			}
 		}
-		return it.Error()
+		return errors.Join(it.Error(), deletedRanges(r, version))
 	}), wanted)
+}
+
+// deletedRanges calls f for each range of keys that a table deletes.
+func deletedRanges(r *sstable.Reader, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) error {
+	it, err := r.NewRawRangeDelIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
+	if err != nil || it == nil {
+		return err
+	}
+	defer it.Close()
+	span, err := it.First()
+	for ; span != nil && err == nil; span, err = it.Next() {
+		for _, k := range span.Keys {
+			if err := f(pebble.InternalKeyKindRangeDelete, span.Start, span.End, uint64(k.SeqNum())); err != nil {
+				return err
+			}
+		}
+	}
+	return err
 }
 
 var errBlock = errors.New("the block fails its checksum")
