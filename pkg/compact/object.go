@@ -369,7 +369,7 @@ func (d *Dictionaries) Object(raw []byte, known Body) (*Object, error) {
 type typeMeta struct {
 	apiVersion, kind string
 	labelKeys        keyTable
-	changes          keyTable // of changeKey
+	changes          keyTable // of appendChange
 	dicts            *Dictionaries
 }
 

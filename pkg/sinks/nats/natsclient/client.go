@@ -100,7 +100,7 @@ func OnError(log *slog.Logger, sent *Sent, handle func(error)) nats.Option {
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
 var ErrFiles = errors.New("cannot read the credentials")
 
-// auth returns the option for the way to authenticate, nil for none. Everything
+// authOf returns the option for the way to authenticate, nil for none. Everything
 // is read again at each connection.
 func authOf(c *natsconfig.Config, sent *Sent) (nats.Option, error) {
 	switch {
