@@ -120,7 +120,7 @@ type Manager struct {
 	applied      string                      // hash of the state that was applied last
 	farewells    map[string]*commit.Farewell // by part of the ledger
 	caches       map[cacheKey]*metadataCache // for the enrichment of routes
-	undiscovered bool // the cluster's resources are not known yet
+	undiscovered bool                        // the cluster's resources are not known yet
 
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex
