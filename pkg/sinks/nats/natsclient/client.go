@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
@@ -203,7 +204,7 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	if l.conn != nil {
 		_ = l.conn.Close() // the client has lost it, and does not close all that it loses
 	}
-	l.conn, l.last, l.open = conn, g, !loopback(conn.RemoteAddr())
+	l.conn, l.last, l.open = conn, g, !wire.Loopback(conn.RemoteAddr())
 	l.mu.Unlock()
 	if l.secure {
 		if err := g.begin(); err != nil {
@@ -267,11 +268,6 @@ func (l *Line) exposes() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
-}
-
-func loopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 // CutWhen cuts the line when ctx ends before stop is called.
