@@ -55,8 +55,12 @@ func (c carried) add(namespace, name string, rules WatchRef) {
 
 // inForce is a watch by the rules that are in force for the objects of a namespace.
 func (c *Committer) inForce(s *Feed, h WatchRef, namespace string, nsLabels func(string) (labels.Set, bool)) WatchRef {
-	former, ok := c.carried[namespace][carriedName(h.Watch.Name, s.Partition)]
-	if !ok || !h.byLabels() {
+	of := c.carried[namespace]
+	if len(of) == 0 || !h.byLabels() {
+		return h
+	}
+	former, ok := of[carriedName(h.Watch.Name, s.Partition)]
+	if !ok {
 		return h
 	}
 	if _, known := nsLabels(namespace); known {

@@ -286,6 +286,7 @@ type group struct {
 	events    map[event.Type]int
 
 	// Scratch, reused between changes.
+	hits    []route.Hit
 	targets []record.Target
 	waits   []bool // by target: a throttle holds it
 	held    []held // what the throttles hold of the record that is next

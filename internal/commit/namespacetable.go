@@ -69,7 +69,8 @@ func madeAfter(o *compact.Object, ended time.Time) bool {
 }
 
 // namespaceTable holds the labels by which watches select namespaces, as the
-// committer has recorded them. The committer writes it, everybody may read it.
+// committer has recorded them. The committer writes it, and before the first state is applied
+// its owner (Committer.LoadNamespaces). Any goroutine may read it.
 type namespaceTable struct {
 	mu       sync.RWMutex // guards what is below
 	known    map[string]namespace

@@ -301,7 +301,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			return 0, err
 		}
 	}
-	var hits []route.Hit
+	hits := g.hits[:0]
 	unjudged, nsLabels := false, g.c.namespaces.of(o.subject())
 	for _, h := range c.feed.Watches() {
 		if o.t == event.Sync && !h.Watch.Snapshot && !o.lost {
@@ -321,6 +321,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			unjudged = unjudged || h.mayCover(o.subject().GetNamespace())
 		}
 	}
+	g.hits = hits
 	if unjudged {
 		g.noteUnjudged(c.feed, c.at, &o)
 	}

@@ -103,6 +103,8 @@ type Manager struct {
 	editsTightened atomic.Uint64                // how often more was hidden than before
 	scrub          scrubber
 
+	enricher enrich.Enricher // the committer's, too; only the owner gives it caches
+
 	calls   chan call
 	goneDue chan struct{} // gets a value when a look for deleted definitions is due
 	started chan struct{} // gets a value when feeds have started
@@ -118,8 +120,7 @@ type Manager struct {
 	applied      string                      // hash of the state that was applied last
 	farewells    map[string]*commit.Farewell // by part of the ledger
 	caches       map[cacheKey]*metadataCache // for the enrichment of routes
-	enricher     enrich.Enricher
-	undiscovered bool // the cluster's resources are not known yet
+	undiscovered bool                        // the cluster's resources are not known yet
 
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex

@@ -134,10 +134,6 @@ const (
 // as [event.ID] makes it.
 func Append(dst []byte, r *Record) ([]byte, error) {
 	e := &r.Event
-	id, err := hex.DecodeString(e.ID)
-	if err != nil || len(id) > math.MaxUint8 {
-		return nil, fmt.Errorf("event id %q is not short hexadecimal", e.ID)
-	}
 	var marks uint16
 	for _, m := range [...]struct {
 		set  bool
@@ -163,8 +159,10 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 		}
 	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
-	dst = append(dst, byte(len(id)))
-	dst = append(dst, id...)
+	dst, err := hex.AppendDecode(append(dst, byte(hex.DecodedLen(len(e.ID)))), []byte(e.ID))
+	if err != nil || hex.DecodedLen(len(e.ID)) > math.MaxUint8 {
+		return nil, fmt.Errorf("event id %q is not short hexadecimal", e.ID)
+	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
 	dst = binary.BigEndian.AppendUint64(dst, r.Edits)
 	if r.State {

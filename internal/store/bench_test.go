@@ -1,11 +1,11 @@
 package store
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 func benchStore(b *testing.B) *Store {
@@ -23,14 +23,7 @@ func benchStore(b *testing.B) *Store {
 }
 
 // noise is bytes that do not compress, as payloads are compressed already.
-func noise(n int) []byte {
-	p := make([]byte, 0, n+8)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for len(p) < n {
-		p = binary.LittleEndian.AppendUint64(p, rng.Uint64())
-	}
-	return p[:n]
-}
+var noise = testkit.Noise
 
 // BenchmarkCommit commits groups of events with 1 KB of log and 0.5 KB of
 // ledger each, fsync included, routed to one sink, over 20,000 objects.

@@ -77,7 +77,7 @@ func (s *Store) lastRecord(low uint64) (uint64, error) {
 	return sequence, nil
 }
 
-// total is how much has been appended since the store was made.
+// totalLocked is how much has been appended since the store was made.
 func (l *logState) totalLocked() (count, bytes int64) {
 	if len(l.marks) > 0 {
 		count, bytes = l.marks[0].count, l.marks[0].bytes

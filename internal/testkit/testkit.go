@@ -3,8 +3,10 @@ package testkit
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/metrics"
@@ -83,6 +85,16 @@ func FilesWith(t testing.TB, dir, text string) (files []string) {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// Noise is n bytes that do not compress.
+func Noise(n int) []byte {
+	p := make([]byte, 0, n+8)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for len(p) < n {
+		p = binary.LittleEndian.AppendUint64(p, rng.Uint64())
+	}
+	return p[:n]
 }
 
 // Allocates fails the test if f allocates more than so many bytes, all goroutines counted.

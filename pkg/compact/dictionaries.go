@@ -79,7 +79,8 @@ func NewDictionaries(save func(id uint32, content []byte) error) *Dictionaries {
 }
 
 // Add registers content and returns its ID, which is never 0. It saves content
-// first unless it is known. The set owns content afterwards.
+// first unless it is known. The set owns content afterwards. It fails for content that is
+// too short for a dictionary, and with the error of save.
 func (d *Dictionaries) Add(content []byte) (uint32, error) {
 	if newDictionary(content) == nil {
 		return 0, fmt.Errorf("compact: a dictionary of %d bytes is too short", len(content))
@@ -103,7 +104,8 @@ func (d *Dictionaries) Add(content []byte) (uint32, error) {
 	}
 }
 
-// Load registers a saved dictionary. The set owns content afterwards.
+// Load registers a saved dictionary. The set owns content afterwards. An error wraps
+// ErrCorrupt: the content is no dictionary, or not the one that has the ID.
 func (d *Dictionaries) Load(id uint32, content []byte) error {
 	if id <= dense || len(content) == 0 {
 		return fmt.Errorf("%w: dictionary %d of %d bytes", ErrCorrupt, id, len(content))
@@ -216,8 +218,8 @@ func (d *Dictionaries) Retired(id uint32) bool {
 	return ok
 }
 
-// Refresh returns the object, encoded again if its dictionary is retired. It is for
-// one goroutine at a time.
+// Refresh returns the object, encoded again if its dictionary is retired. Its errors are those
+// of Dictionaries.Inflate and Encode. It is for one goroutine at a time, with Encode.
 func (c *Codec) Refresh(o *Object) (*Object, error) {
 	if !c.dicts.Retired(o.dict) {
 		return o, nil

@@ -302,8 +302,8 @@ func (r *packedReader) skipChange() {
 // uses the newer dictionary of another codec of the resource or of an earlier
 // process.
 //
-// Encode is for one goroutine at a time. Decode is safe for concurrent use, also
-// during Encode.
+// Encode and Refresh are for one goroutine at a time. Decode is safe for concurrent use, also
+// during these.
 type Codec struct {
 	dicts   *Dictionaries
 	trainer trainer // of Encode
@@ -352,7 +352,8 @@ func (c *Codec) Encode(raw []byte, m *rawjson.Meta, position uint64) (*Object, e
 }
 
 // Object makes an object of raw, its JSON. known is the body that raw was inflated from,
-// empty if there is none: then raw is encoded without a dictionary.
+// empty if there is none: then raw is encoded without a dictionary. It fails as Encode does
+// without a result of rawjson.Scan.
 func (d *Dictionaries) Object(raw []byte, known Body) (*Object, error) {
 	if len(raw) == 0 || len(raw) > MaxRawLen {
 		return nil, fmt.Errorf("compact: an object of %d bytes is empty or too large", len(raw))
@@ -369,7 +370,7 @@ func (d *Dictionaries) Object(raw []byte, known Body) (*Object, error) {
 type typeMeta struct {
 	apiVersion, kind string
 	labelKeys        keyTable
-	changes          keyTable // of changeKey
+	changes          keyTable // of appendChange
 	dicts            *Dictionaries
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// EditFunc appends an object's JSON to dst, edited, returns the extended slice, and sets by
-// to who changed the object last, as rawjson.Editor.AppendChange does. The appended JSON
-// must be one valid object. An error makes the object unreadable. Several goroutines may
+// EditFunc appends an object's JSON to dst, edited, returns the extended slice, and sets by,
+// which is empty, to who changed the object last, as rawjson.Editor.AppendChange does; if it does
+// not, that is unknown. It retains neither raw nor by. The appended JSON must be one valid object. An error makes the object unreadable. Several goroutines may
 // call it.
 type EditFunc func(dst, raw []byte, by *rawjson.Change) ([]byte, error)
 

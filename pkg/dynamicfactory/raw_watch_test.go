@@ -397,6 +397,24 @@ func TestEdit(t *testing.T) {
 	})
 }
 
+// TestEditWithoutAChange: an edit need not find out who changed an object last, and then that is unknown: no
+// object is given what the edit of another has found.
+func TestEditWithoutAChange(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		o := dynamicfactory.DurableOptions{Edit: func(dst, raw []byte, by *rawjson.Change) ([]byte, error) {
+			if strings.Contains(string(raw), `"name":"a"`) {
+				by.Managers, by.Time = append(by.Managers[:0], []byte("kubectl")), []byte("2026-01-02T03:04:05Z")
+			}
+			return append(dst, raw...), nil
+		}}
+		j, _ := subscribe(t, factory(t, s), configMapKey, o)
+		put(s, "a", "b")
+		synctest.Wait()
+		is(t, "who changed a", j.objects["a"].LastChange().Manager, "kubectl")
+		is(t, "who changed b", j.objects["b"].LastChange().Manager, "")
+	})
+}
+
 // Several handlers share one list and one watch, whenever they come.
 func TestHandlersShareAnInformer(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {

@@ -223,3 +223,18 @@ func TestPathCut(t *testing.T) {
 		t.Errorf("the zero path has the key %q", key)
 	}
 }
+
+// TestUnquoteOfAnything: the value that Lookup finds need not be a string, and after a mistake not even JSON.
+func TestUnquoteOfAnything(t *testing.T) {
+	for value, want := range map[string]string{
+		`"text"`: "text", `"a\u00e9\n"`: "aé\n", `""`: "",
+		"": "", "5": "", "123": "", "true": "", "null": "", "{}": "", `["a"]`: "", `"`: "",
+	} {
+		if got := Unquote([]byte(value)); got != want {
+			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+	}
+	for _, broken := range []string{`"open`, `"\"`, `"\u1"`, `"\ud800\u"`, `"\ud800\u12"`} {
+		_ = Unquote([]byte(broken)) // any text
+	}
+}

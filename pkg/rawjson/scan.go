@@ -348,6 +348,9 @@ func unescape(s []byte) []byte {
 // readEscape returns the character of a valid escape whose backslash is at i-1, and
 // the index after it.
 func readEscape(s []byte, i int) (rune, int) {
+	if i == len(s) {
+		return utf8.RuneError, i
+	}
 	switch s[i] {
 	case 'b':
 		return '\b', i + 1
@@ -377,15 +380,21 @@ func readEscape(s []byte, i int) (rune, int) {
 
 func readHex(s []byte) rune {
 	var r rune
-	for _, c := range s[:4] {
+	for _, c := range s[:min(4, len(s))] {
 		d, _ := hexDigit(c)
 		r = r<<4 | d
 	}
 	return r
 }
 
-// Unquote returns the text of a valid JSON string.
-func Unquote(value []byte) string { return string(unescape(value[1 : len(value)-1])) }
+// Unquote returns the text of a JSON string, "" for any other value. It does not check that the
+// JSON is valid.
+func Unquote(value []byte) string {
+	if len(value) < 2 || value[0] != '"' {
+		return ""
+	}
+	return string(unescape(value[1 : len(value)-1]))
+}
 
 // AppendString appends s as a JSON string. U+FFFD replaces bytes that are not
 // UTF-8, as in encoding/json.

@@ -4,20 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
-func noise(n int) []byte {
-	p := make([]byte, 0, n+8)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for len(p) < n {
-		p = binary.LittleEndian.AppendUint64(p, rng.Uint64())
-	}
-	return p[:n]
-}
+var noise = testkit.Noise
 
 // TestTornAcrossABlock cuts the first part of a MANIFEST's last record, which
 // crosses a block, as a power cut may that has kept the later block.

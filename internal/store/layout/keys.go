@@ -11,7 +11,8 @@ import (
 
 // The layout of the store. All integers in keys are big-endian and of fixed
 // width, so that byte order is number order. The first byte names the keyspace;
-// the keyspaces are listed here in the order in which they lie on disk.
+// the keyspaces are listed here in the order in which they lie on disk. A file in brackets is
+// one of package store.
 //
 //	c kind id32            counter{count, bytes, high}, kept by merging (see Counter)
 //	                         kind p (id 0): high = highest position handed out

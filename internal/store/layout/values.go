@@ -77,7 +77,7 @@ func UnixNano(b []byte) time.Time {
 const (
 	EntryNew    = 0 // refers to the log record whose sequence is the position
 	EntryReplay = 1 // refers to an older log record
-	EntryInline = 2 // carries its payload: a retried dead letter, or see detach.go
+	EntryInline = 2 // carries its payload: a retried dead letter, or see detach.go of package store
 )
 
 // Entry is a queue entry:

@@ -43,7 +43,7 @@ const (
 	uncleanLeaders = "unclean.leader.election.enable"
 )
 
-// topic returns the state of a topic. The caller holds the lock.
+// topicLocked returns the state of a topic.
 func (s *sink) topicLocked(topic string) *topicState {
 	t := s.topics[topic]
 	if t == nil {

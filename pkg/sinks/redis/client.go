@@ -167,7 +167,7 @@ func (s *sink) dial(ctx context.Context, address string, _ *net.Dialer, _ *tls.C
 		return nil, err
 	}
 	if !s.server.secured {
-		if at, ok := conn.RemoteAddr().(*net.TCPAddr); s.config.passwords() && !s.config.Insecure && !(ok && at.IP.IsLoopback()) {
+		if s.config.passwords() && !s.config.Insecure && !wire.Loopback(conn.RemoteAddr()) {
 			_ = conn.Close() // nothing was sent
 			return nil, sinks.Pause(fmt.Errorf("%s, which another server names, would get the password unencrypted, as it is beyond loopback: use rediss://, or set insecure: true", address))
 		}

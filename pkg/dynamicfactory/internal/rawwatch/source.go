@@ -738,6 +738,7 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 	read := rawjson.Scan
 	if s.cfg.Edit != nil {
 		read = rawjson.ScanHead // the editor checks the rest
+		s.change = rawjson.Change{Managers: s.change.Managers[:0]}
 		edited, err := s.cfg.Edit(s.edited[:0], raw, &s.change)
 		if err != nil {
 			return nil, nil, &apiclient.UnreadableError{Err: fmt.Errorf("edit: %w", err)}

@@ -66,6 +66,12 @@ func Secure(ctx context.Context, conn net.Conn, trust *tls.Config, host string) 
 	return secured, nil
 }
 
+// Loopback reports whether an address is one of this machine that no other can reach.
+func Loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
 // Untrusted reports whether one side does not accept the certificate of the other.
 func Untrusted(err error) bool {
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)

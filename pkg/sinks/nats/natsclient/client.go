@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
@@ -100,7 +101,7 @@ func OnError(log *slog.Logger, sent *Sent, handle func(error)) nats.Option {
 // ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
 var ErrFiles = errors.New("cannot read the credentials")
 
-// auth returns the option for the way to authenticate, nil for none. Everything
+// authOf returns the option for the way to authenticate, nil for none. Everything
 // is read again at each connection.
 func authOf(c *natsconfig.Config, sent *Sent) (nats.Option, error) {
 	switch {
@@ -203,7 +204,7 @@ func (l *Line) Dial(network, address string) (net.Conn, error) {
 	if l.conn != nil {
 		_ = l.conn.Close() // the client has lost it, and does not close all that it loses
 	}
-	l.conn, l.last, l.open = conn, g, !loopback(conn.RemoteAddr())
+	l.conn, l.last, l.open = conn, g, !wire.Loopback(conn.RemoteAddr())
 	l.mu.Unlock()
 	if l.secure {
 		if err := g.begin(); err != nil {
@@ -267,11 +268,6 @@ func (l *Line) exposes() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
-}
-
-func loopback(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 // CutWhen cuts the line when ctx ends before stop is called.
