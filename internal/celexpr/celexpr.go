@@ -597,6 +597,8 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 		units = 1 + uint64(len(text))*uint64(max(r[string(pattern)], 1))/regexWorkPerCost // CEL does not compile the empty one
 	case zoned:
 		units = zoneCost + work(function, args)
+	case function == "quantity" || function == "isQuantity":
+		units = quantityCost
 	case function == search && len(args) > 1:
 		text, _ := args[0].(types.String)
 		part, _ := args[1].(types.String)
@@ -640,6 +642,9 @@ const (
 	search     = "indexOf"
 	sortByKeys = "@sortByAssociatedKeys" // what sortBy() calls: the list, and its keys
 )
+
+// quantityCost is that of parsing a quantity of Kubernetes, which computes all zeros of its exponent.
+const quantityCost = 50
 
 // zoneCost is that of reading a time zone by its name.
 const zoneCost = 200
