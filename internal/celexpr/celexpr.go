@@ -821,3 +821,14 @@ func CheckSearch(args []ref.Val) error {
 	}
 	return nil
 }
+
+// CheckFlatten is the guard of flatten(): a list of the object reads all that is in it for each of its levels.
+func CheckFlatten(args []ref.Val) error {
+	if len(args) < 2 {
+		return nil
+	}
+	if depth, ok := args[1].(types.Int); ok && depth > maxNesting {
+		return fmt.Errorf("flatten(): %d levels are too many: at most %d", depth, maxNesting)
+	}
+	return nil
+}
