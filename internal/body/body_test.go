@@ -204,7 +204,8 @@ func TestBounds(t *testing.T) {
 	e := deployment()
 	items := strings.TrimSuffix(strings.Repeat(`"abcdefghij",`, 20_000), ",")
 	rows := strings.TrimSuffix(strings.Repeat("["+strings.Repeat("0,", 115)+"1],", 2000), ",")
-	e.Object = json.RawMessage(`{"text":"` + strings.Repeat("a", 1<<20) + `","list":[` + items + `],"rows":[` + rows + `]}`)
+	deep := strings.Repeat(`[{"a":`, 100) + "[1" + strings.Repeat(",1", 100) + "]" + strings.Repeat("}]", 100)
+	e.Object = json.RawMessage(`{"text":"` + strings.Repeat("a", 1<<20) + `","list":[` + items + `],"rows":[` + rows + `],"deep":` + deep + `}`)
 	tight := func(expr string) *Body { // a tenth of the real cost
 		b, faults := compileWithin(celexpr.Limits{Cost: 500_000, Memory: 16 << 20}, expr, "")
 		if faults != nil {
@@ -219,6 +220,9 @@ func TestBounds(t *testing.T) {
 		`object.list.map(i, object.text).join("")`,
 		`"%s%s%s%s%s".format([object.text, object.text, object.text, object.text, object.text])`,
 		`"%s%s%s%s%s".format([[object.text], [object.text], [object.text], [object.text], [object.text]])`,
+		`"%s".format([object.deep])`,
+		`cel.bind(all, [object.text, object.text, object.text, object.text, object.deep], "%s".format([all]) != "")`,
+		`object.deep.flatten(33)`,
 		`object.list.distinct()`,
 		`object.rows.distinct()`,
 		`object.text.indexOf(object.text.substring(0, 500000) + "b")`,

@@ -105,6 +105,7 @@ var guards = map[string]func(args []ref.Val) error{
 const (
 	maxDistinct = 64 << 20 // items times the bytes that each is compared with
 	maxMap      = 2048     // entries of a map that is copied for each of them
+	maxPrinted  = 100      // levels of lists and maps, each of which reads all that is within it
 )
 
 func tooLarge(function string) error {
@@ -167,8 +168,13 @@ func checkFormat(args []ref.Val) error {
 				continue
 			}
 			printed, err := celjson.AppendJSON(nil, v, maxBytes)
-			if err != nil {
+			switch {
+			case errors.Is(err, celjson.ErrTooLarge):
+				return tooLarge("format()")
+			case err != nil:
 				continue // the function reports what it cannot print
+			case celjson.Nests(printed, maxPrinted):
+				return fmt.Errorf("format(): lists and maps nest deeper than %d", maxPrinted)
 			}
 			largest = max(largest, 2*len(printed))
 		}
@@ -205,6 +211,9 @@ func checkInsert(args []ref.Val) error {
 
 // checkFlatten bounds the items of the result: a list can hold another one many times.
 func checkFlatten(args []ref.Val) error {
+	if err := celexpr.CheckFlatten(args); err != nil {
+		return err
+	}
 	left := maxBytes / celexpr.SizeUnit
 	depth := 1
 	if len(args) > 1 {

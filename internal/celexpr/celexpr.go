@@ -597,6 +597,8 @@ func (r regexes) CallCost(function, overload string, args []ref.Val, _ ref.Val) 
 		units = 1 + uint64(len(text))*uint64(max(r[string(pattern)], 1))/regexWorkPerCost // CEL does not compile the empty one
 	case zoned:
 		units = zoneCost + work(function, args)
+	case function == "quantity" || function == "isQuantity":
+		units = quantityCost
 	case function == search && len(args) > 1:
 		text, _ := args[0].(types.String)
 		part, _ := args[1].(types.String)
@@ -640,6 +642,9 @@ const (
 	search     = "indexOf"
 	sortByKeys = "@sortByAssociatedKeys" // what sortBy() calls: the list, and its keys
 )
+
+// quantityCost is that of parsing a quantity of Kubernetes, which computes all zeros of its exponent.
+const quantityCost = 50
 
 // zoneCost is that of reading a time zone by its name.
 const zoneCost = 200
@@ -813,6 +818,17 @@ func CheckSearch(args []ref.Val) error {
 	part, _ := args[1].(types.String)
 	if len(part) > 0 && len(text) > maxSearch/len(part) {
 		return fmt.Errorf("indexOf(): a text of %d bytes is too long to find %d bytes in it", len(text), len(part))
+	}
+	return nil
+}
+
+// CheckFlatten is the guard of flatten(): a list of the object reads all that is in it for each of its levels.
+func CheckFlatten(args []ref.Val) error {
+	if len(args) < 2 {
+		return nil
+	}
+	if depth, ok := args[1].(types.Int); ok && depth > maxNesting {
+		return fmt.Errorf("flatten(): %d levels are too many: at most %d", depth, maxNesting)
 	}
 	return nil
 }

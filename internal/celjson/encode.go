@@ -45,6 +45,26 @@ func AppendJSON(dst []byte, v ref.Val, limit int) ([]byte, error) {
 // maxNesting bounds the depth of a value that an expression makes.
 const maxNesting = 200
 
+// Nests reports whether lists and maps of valid JSON nest deeper than that.
+func Nests(raw []byte, deepest int) bool {
+	depth := 0
+	for i := 0; i < len(raw) && depth <= deepest; i++ {
+		switch raw[i] {
+		case '"':
+			for i++; raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+	}
+	return depth > deepest
+}
+
 type encoder struct{ limit int }
 
 func (e *encoder) append(dst []byte, v ref.Val, depth int) (_ []byte, err error) {

@@ -55,6 +55,7 @@ type array struct {
 	items   []item
 	scanned bool
 	list    traits.Lister
+	decoded ref.Val
 }
 
 type item struct {
@@ -117,15 +118,37 @@ func (a *array) Contains(value ref.Val) ref.Val {
 	return types.False
 }
 
-// Equal compares the bytes first, then item by item.
+// Equal compares the bytes first, then item by item, of which lists are decoded: each level of lists in lists would be read again
+// for those within.
 func (a *array) Equal(other ref.Val) ref.Val {
-	if b, ok := other.(*array); ok {
-		if bytes.Equal(a.raw, b.raw) {
-			return types.True
-		}
-		return a.whole().Equal(b.whole())
+	b, ok := other.(*array)
+	if !ok {
+		return a.whole().Equal(other)
 	}
-	return a.whole().Equal(other)
+	if bytes.Equal(a.raw, b.raw) {
+		return types.True
+	}
+	if a.Size() != b.Size() {
+		return types.False
+	}
+	for i := range a.items {
+		if !bytes.Equal(a.items[i].raw, b.items[i].raw) && types.Equal(all(a.at(i)), all(b.at(i))) != types.True {
+			return types.False
+		}
+	}
+	return types.True
+}
+
+// all returns a value, with all that is in it if it is a list.
+func all(v ref.Val) ref.Val {
+	a, ok := v.(*array)
+	if !ok {
+		return v
+	}
+	if a.decoded == nil {
+		a.decoded = decode(a.raw)
+	}
+	return a.decoded
 }
 
 func (a *array) Add(other ref.Val) ref.Val { return a.whole().Add(other) }

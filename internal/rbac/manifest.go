@@ -14,9 +14,9 @@ import (
 type ServiceAccount struct{ Namespace, Name string }
 
 // roleName is the name of all its roles and bindings. It contains the namespace, which has
-// no dot, so that two daemons of one cluster do not share any.
+// no dot, so that two daemons of one cluster do not share any, and none has the name of a role of Kubernetes, such as admin.
 func (s ServiceAccount) roleName() string {
-	if s.Name == s.Namespace {
+	if (s == ServiceAccount{"watcherd", "watcherd"}) {
 		return s.Name
 	}
 	return s.Namespace + "." + s.Name

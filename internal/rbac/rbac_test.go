@@ -93,6 +93,12 @@ func TestRolesAreOfOneAccount(t *testing.T) {
 	if a.roleName() == b.roleName() {
 		t.Errorf("%v and %v share %s", a, b, a.roleName())
 	}
+	// Kubernetes puts back the rules of its own, to which the account would be bound.
+	for _, name := range []string{"cluster-admin", "admin", "edit", "view"} {
+		if role := (ServiceAccount{name, name}).roleName(); role == name {
+			t.Errorf("the account has the ClusterRole %s of Kubernetes", role)
+		}
+	}
 }
 
 // readable reads the manifest as Kubernetes would and compares it with the needs.

@@ -63,7 +63,9 @@ func newExpressions(l celexpr.Limits) (*expressions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route: CEL environment: %w", err)
 	}
-	guards, err := celexpr.Guarded(base, map[string]func([]ref.Val) error{"indexOf": celexpr.CheckSearch, "lastIndexOf": celexpr.CheckSearch})
+	guards, err := celexpr.Guarded(base, map[string]func([]ref.Val) error{
+		"indexOf": celexpr.CheckSearch, "lastIndexOf": celexpr.CheckSearch, "flatten": celexpr.CheckFlatten,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("route: %w", err)
 	}

@@ -33,6 +33,15 @@ func TestSecretURLInPlainText(t *testing.T) {
 	}
 }
 
+// TestSecretURLByProxy: nor is one of this machine by way of a proxy elsewhere.
+func TestSecretURLByProxy(t *testing.T) {
+	t.Setenv("HOOK", "http://localhost/services/canary")
+	c := webhook.NewConfig()
+	c.URL = sinks.Header{Secret: sinks.Secret{Env: "HOOK"}}
+	c.ProxyURL = "http://proxy.invalid"
+	sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "by way of proxyURL")
+}
+
 // TestSecretURL: no part of a URL that is a secret gets out, whatever the endpoint echoes,
 // and a new one is used soon.
 func TestSecretURL(t *testing.T) {

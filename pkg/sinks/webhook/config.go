@@ -108,11 +108,14 @@ func (c *Config) Validate() error {
 		}
 		errs = append(errs, c.Headers[name].Validate("headers."+name, name, c.Insecure))
 	}
-	if credentials := c.credentials(); credentials != "" && !c.Insecure && sinks.PlainText(c.URL.Text) {
-		bad(credentials, "goes out unencrypted, as url is http:// and beyond loopback: use https://, or set insecure: true")
+	if credentials := c.credentials(); credentials != "" && !c.Insecure && c.plain(c.URL.Text) {
+		bad(credentials, "goes out unencrypted, as url is http:// and "+c.away()+": use https://, or set insecure: true")
 	}
 	if c.ProxyURL != "" {
 		errs = append(errs, validateURL("proxyURL", c.ProxyURL, false))
+		if c.OAuth != nil && !c.OAuth.Insecure && c.plain(c.OAuth.TokenURL) && !sinks.PlainText(c.OAuth.TokenURL) {
+			bad("oauth.tokenURL", "takes clientSecret unencrypted, as it is http:// and "+c.away()+": use https://, or set insecure: true")
+		}
 		if c.DenyPrivate {
 			bad("denyPrivate", "cannot be kept with proxyURL: the proxy makes the connection")
 		}
@@ -129,6 +132,19 @@ func (c *Config) Validate() error {
 		bad("compress", "must be gzip or none")
 	}
 	return errors.Join(errs...)
+}
+
+// plain reports whether requests to a URL leave the machine unencrypted, which those for loopback do by way of a proxy.
+func (c *Config) plain(text string) bool {
+	return sinks.PlainText(text) || strings.HasPrefix(strings.ToLower(text), "http:") && sinks.PlainText(c.ProxyURL)
+}
+
+// away is why they leave it.
+func (c *Config) away() string {
+	if sinks.PlainText(c.ProxyURL) {
+		return "by way of proxyURL"
+	}
+	return "beyond loopback"
 }
 
 func (c *Config) validateAuth() error {
@@ -280,7 +296,7 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 		timeout: c.Timeout.Std(),
 		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
 		results: c.Results,
-		target:  newTarget(c.URL, o.Dir, c.Insecure),
+		target:  newTarget(c, o.Dir),
 		accept:  verdict,
 		tokens:  newTokens(c, o.Dir, clients.plain),
 		secrets: newCredentials(c, o.Dir),

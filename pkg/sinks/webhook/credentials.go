@@ -239,9 +239,9 @@ func (t *tokens) judge(text string, status int) (retry bool) {
 
 // target is the address of the requests. It is used from several goroutines.
 type target struct {
-	text     string
-	secret   *cached // nil: the address is text
-	insecure bool    // a secret address may be one of http beyond loopback
+	config *Config
+	text   string
+	secret *cached // nil: the address is text
 
 	mu      sync.Mutex // guards what follows
 	made    string     // what address was made of
@@ -254,12 +254,11 @@ type address struct {
 	hidden []string
 }
 
-func newTarget(v sinks.Header, dir string, insecure bool) *target {
-	t := &target{insecure: insecure}
-	if v.Secret.IsZero() {
-		t.text = v.Text
-	} else {
-		t.secret = &cached{source: v.Secret.In(dir)}
+func newTarget(c *Config, dir string) *target {
+	own := *c
+	t := &target{config: &own, text: c.URL.Text}
+	if !c.URL.Secret.IsZero() {
+		t.secret = &cached{source: c.URL.Secret.In(dir)}
 	}
 	return t
 }
@@ -272,8 +271,8 @@ func (t *target) current() (*address, error) {
 		if text, err = t.secret.value(); err != nil {
 			return nil, fmt.Errorf("url: %w", err)
 		}
-		if !t.insecure && sinks.PlainText(text) {
-			return nil, errors.New("url: the secret goes out unencrypted, as it is http:// and beyond loopback: use https://, or set insecure: true")
+		if !t.config.Insecure && t.config.plain(text) {
+			return nil, fmt.Errorf("url: the secret goes out unencrypted, as it is http:// and %s: use https://, or set insecure: true", t.config.away())
 		}
 	}
 	t.mu.Lock()

@@ -23,3 +23,23 @@ func TestSecretBesideRotatedOnes(t *testing.T) {
 		t.Errorf("what a request hides has changed: %q", first)
 	}
 }
+
+// TestHideCut: the beginning of a secret is hidden where a text is cut, also behind an escape that JSON does not need, or within it.
+func TestHideCut(t *testing.T) {
+	mask := NewMask([]string{"abcd/efgh+ijkl"})
+	for text, want := range map[string]string{
+		`bad token abcd/efgh+ijkl here`:     `bad token *** here`,
+		`bad token abcd\/efgh\u002bijkl.`:   `bad token ***.`,
+		`bad token abcd/efgh`:               `bad token ***`,
+		`bad token abcd\/efgh`:              `bad token ***`,
+		`bad token abcd\/efgh\u002Bij`:      `bad token ***`,
+		`bad token abcd\/efgh\u002`:         `bad token ***`,
+		`bad token abcd\`:                   `bad token ***`,
+		`a path a\/b, and no secret \u002b`: `a path a\/b, and no secret \u002b`,
+		`a path that ends here\`:            `a path that ends here\`,
+	} {
+		if got := mask.HideCut(text); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}

@@ -75,38 +75,46 @@ func unquote(text string) string { return text[1 : len(text)-1] }
 
 // Hide replaces the secrets in a text, also where JSON has escapes in them that it does not need, as that of PHP, .NET
 // and Gson does: the text is then without these.
-func (m *Mask) Hide(text string) string {
-	text = m.replacer.Replace(text)
+func (m *Mask) Hide(text string) string { return m.hide(text, m.replacer.Replace) }
+
+// HideCut is Hide for a text that may have been cut: the beginning of a secret at its end is
+// replaced, too.
+func (m *Mask) HideCut(text string) string {
+	return m.hide(text, func(text string) string {
+		text = m.replacer.Replace(text)
+		for _, secret := range m.secrets {
+			for n := len(secret) - 1; n >= minSecret; n-- {
+				if rest, found := strings.CutSuffix(text, secret[:n]); found {
+					text = rest + "***"
+					break
+				}
+			}
+		}
+		return text
+	})
+}
+
+// hide replaces what is to be in a text, and in what is left of it without escapes.
+func (m *Mask) hide(text string, replace func(string) string) string {
+	text = replace(text)
 	plain := needless.ReplaceAllStringFunc(text, func(escape string) string {
-		c, err := strconv.ParseUint(strings.TrimLeft(escape, `\u`), 16, 8)
-		if err != nil {
+		if escape == `\/` {
 			return "/"
+		}
+		c, err := strconv.ParseUint(strings.TrimLeft(escape, `\u`), 16, 8)
+		if err != nil || len(escape) < len(`\u0000`) {
+			return "" // it was cut
 		}
 		return string(rune(c))
 	})
-	if hidden := m.replacer.Replace(plain); hidden != plain {
+	if hidden := replace(plain); hidden != plain {
 		return hidden
 	}
 	return text
 }
 
-// needless matches escapes of printable ASCII.
-var needless = regexp.MustCompile(`\\(?:/|u00[2-7][0-9a-fA-F])`)
-
-// HideCut is Hide for a text that may have been cut: the beginning of a secret at its end is
-// replaced, too.
-func (m *Mask) HideCut(text string) string {
-	text = m.Hide(text)
-	for _, secret := range m.secrets {
-		for n := len(secret) - 1; n >= minSecret; n-- {
-			if rest, found := strings.CutSuffix(text, secret[:n]); found {
-				text = rest + "***"
-				break
-			}
-		}
-	}
-	return text
-}
+// needless matches escapes of printable ASCII, and the beginning of one at the end.
+var needless = regexp.MustCompile(`\\(?:/|u00[2-7][0-9a-fA-F]|(?:u(?:0(?:0[2-7]?)?)?)?$)`)
 
 // Sent are the secrets that a destination got, which it may quote when others have taken their place. It is safe for concurrent use.
 type Sent struct {
