@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -285,6 +286,106 @@ func TestRollbackOfAStorageOfItsOwnAndTheEnd(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				h := l.log()
 				if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestRollbackBesideAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and ends the process before the feeds are
+// checked: that resource has missed nothing, and resumes. It is watched when the rollback is found, it is not because its connection is lost, or it is not in the configuration.
+func TestRollbackBesideAStorageOfItsOwn(t *testing.T) {
+	for _, own := range storedElsewhere {
+		for _, other := range []string{"watched", "lost", "removed"} {
+			t.Run(own.path+" "+other, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					var refused atomic.Bool
+					api, elsewhere := own.elsewhere(t, nil)
+					elsewhere.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+						if refused.Load() {
+							apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+						}
+						return refused.Load()
+					})
+					elsewhere.Advance(1000)
+					elsewhere.Put(own.path, "ns", "o", nil)
+					api.Put(podPath, "ns", "pod", nil)
+					saved := api.Save()
+					fs := vfs.NewCrashableMem()
+					l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+					alone, both := l.state(watchOf("p", nil, "pods")), l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern))
+					l.apply(both)
+					eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+					time.Sleep(time.Minute)
+					elsewhere.Bookmark()
+					api.Put(podPath, "ns", "lost", nil)
+					eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+					time.Sleep(20 * time.Second) // checkpoints are written
+					switch other {
+					case "lost":
+						refused.Store(true)
+						elsewhere.Cut()
+						time.Sleep(time.Second)
+					case "removed":
+						l.apply(alone)
+					}
+					api.Restore(saved)
+					api.Bookmark(podPath)
+					eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+					l.m.committer.Flush()
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					refused.Store(false)
+					elsewhere.Put(own.path, "ns", "o", phase("1"))
+					elsewhere.Put(own.path, "ns", "o", phase("2"))
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+					l.apply(both)
+					time.Sleep(10 * time.Minute)
+					h := l.log()
+					if got, want := fmt.Sprint(h[""], h.types("o"), ", ", h.types("lost")), "[gap rollback]sync updated updated, added deleted"; got != want {
+						t.Errorf("got %s, want %s", got, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestDeletionsOfAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and has objects deleted.
+func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
+	for _, own := range storedElsewhere {
+		t.Run(own.path, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api, elsewhere := own.elsewhere(t, nil)
+				var back atomic.Bool
+				var gone sync.Once
+				elsewhere.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+					if back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+						gone.Do(func() { elsewhere.Delete(own.path, "ns", "gone") })
+					}
+					return false
+				})
+				elsewhere.Advance(1000)
+				elsewhere.Put(own.path, "ns", "gone", nil)
+				elsewhere.Put(own.path, "ns", "kept", nil)
+				api.Put(podPath, "ns", "pod", nil)
+				saved := api.Save()
+				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, own.resource))
+				l.apply(l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern)))
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				time.Sleep(time.Minute)
+				elsewhere.Bookmark()
+				time.Sleep(10 * time.Second)
+				api.Put(podPath, "ns", "lost", nil)
+				eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+				api.Restore(saved)
+				back.Store(true)
+				api.Bookmark(podPath)
+				eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("kept")), "[gap rollback]sync"; got != want || !strings.HasPrefix(h.types("gone"), "sync") {
 					t.Errorf("got %s, want %s", got, want)
 				}
 			})

@@ -234,16 +234,33 @@ func (s *Source) sameServer(ctx context.Context) error {
 }
 
 // sameCluster returns an error if the server has become that of a foreign cluster before a watch was
-// established, which may be on another connection than what came before. It asks at a time after that. A
-// server that does not answer is for the watch to find.
-func (s *Source) sameCluster(ctx context.Context, established time.Time) error {
+// established, which may be on another connection than what came before. It asks at a time after that, and returns the
+// version of then, "" if there is none. A server that does not answer is for the watch to find.
+func (s *Source) sameCluster(ctx context.Context, established time.Time) (version string, err error) {
 	if !s.cfg.Prober.Guarded() {
-		return nil
+		return "", nil
 	}
-	if _, err := s.cfg.Prober.Version(ctx, established); errors.Is(err, apiclient.ErrForeign) {
-		return err
+	version, err = s.cfg.Prober.Version(ctx, established)
+	if errors.Is(err, apiclient.ErrForeign) {
+		return "", err
 	}
-	return ctx.Err()
+	return version, ctx.Err()
+}
+
+// compareStorage notes whether the resource has a storage of its own that has had later versions: seen was received before that of the others
+// had version, "" if that is not known.
+func (s *Source) compareStorage(ctx context.Context, seen, version string) {
+	s.mu.Lock()
+	apart := s.apart
+	s.mu.Unlock()
+	later := progress.Older(version, seen)
+	if version == "" || later == apart {
+		return
+	}
+	apart = later && s.isApart(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.apart = apart
 }
 
 // behind reports whether the server's version, at a time after notBefore, was older than
@@ -269,7 +286,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
 	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
-	apart := back && s.apart(ctx)
+	apart := back && s.isApart(ctx)
 	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
 	tell := back && (older || now == "" && builtIn) && !apart
 	s.mu.Lock()
@@ -287,9 +304,9 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	return back, err
 }
 
-// apart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
+// isApart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
 // others had before and after that. Where that may not be asked, the events count as stored elsewhere, as they often are.
-func (s *Source) apart(ctx context.Context) bool {
+func (s *Source) isApart(ctx context.Context) bool {
 	for confirmed := false; ; confirmed = true {
 		before, err := s.cfg.Prober.Version(ctx, time.Now())
 		if err != nil || before == "" {
@@ -315,8 +332,11 @@ func (s *Source) apart(ctx context.Context) bool {
 // been passed since.
 func (s *Source) othersBackLocked(seen string) bool { return len(s.backsLocked(seen)) > 0 }
 
-// backsLocked returns the versions to which others have found that.
+// backsLocked returns the versions to which others have found that. They mean nothing to a resource with a storage of its own.
 func (s *Source) backsLocked(seen string) []string {
+	if s.apart {
+		return nil
+	}
 	return slices.DeleteFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version != "" && !progress.Older(version, seen) })
 }
 
