@@ -352,6 +352,46 @@ func TestRollbackBesideAStorageOfItsOwn(t *testing.T) {
 	}
 }
 
+// TestRollbackBesideDeletions sets the cluster back to what one of two watches had come to. That watch goes on, is checked behind the rollback that the other one
+// finds, and has an object deleted meanwhile: it has missed nothing.
+func TestRollbackBesideDeletions(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		var back atomic.Bool
+		var gone sync.Once
+		api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == podPath && back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+				gone.Do(func() { api.Delete(podPath, "ns", "pod") })
+			}
+			return false
+		})
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(podPath, "ns", "other", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		api.Put(podPath, "ns", "other", phase("0"))
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		time.Sleep(time.Minute)
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Cut()
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		back.Store(true)
+		api.Put(podPath, "ns", "other", phase("1"))
+		for range 10 {
+			time.Sleep(time.Minute)
+			api.Bookmark()
+		}
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod"), ", ", h.types("other")), "[gap rollback]sync deleted, sync updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
 // TestDeletionsOfAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and has objects deleted.
 func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
 	for _, own := range storedElsewhere {

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
@@ -32,6 +33,9 @@ const (
 	// pausePatience is the time after which a paused watch is logged. An API server
 	// guarantees a watch cache of 75 seconds.
 	pausePatience = 30 * time.Second
+
+	// historyTimeout is that of a watch that is sent for the history alone.
+	historyTimeout = time.Second
 
 	// A source that has never had a bookmark lists its resource's metadata after freshAfter
 	// without events, once in freshEvery, if it has freshPages pages at most. The version of
@@ -371,13 +375,13 @@ func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBa
 
 // replaced reports whether the server has other objects than those that were received up to a
 // version: one that is not cached in this state although it is not newer, one that is older than it was, or
-// fewer, which deletions since then can be the cause of, too. Before the first list, recorded
+// fewer, unless its history has them as deleted since then. Before the first list, recorded
 // objects stand for the cached ones, and others may exist that are not recorded yet.
 func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 	if s.cfg.Known == nil || s.cfg.Count == nil {
 		return false, nil
 	}
-	token, listed, other, first := "", 0, false, s.known != nil
+	version, token, listed, other, first := "", "", 0, false, s.known != nil
 	for {
 		onPage := 0
 		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
@@ -390,11 +394,56 @@ func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 			other = other || !first && !progress.Older(seen, version) && !(ok && version == known.GetResourceVersion())
 			return nil
 		})
-		if listed += onPage; err != nil || other || page.Continue == "" {
-			return err == nil && (other || !first && listed < s.cfg.Count()), err
+		version = cmp.Or(version, page.ResourceVersion)
+		if listed += onPage; err != nil || other {
+			return err == nil, err
+		}
+		if page.Continue == "" {
+			fewer := s.cfg.Count() - listed
+			back := !first && fewer > 0 && (page.ResourceVersion != version || s.deletedUpTo(ctx, version) != fewer)
+			return back && ctx.Err() == nil, ctx.Err()
 		}
 		token = page.Continue
 	}
+}
+
+// deletedUpTo returns the number of cached objects that were deleted between the complete version and another one, as far as the server still
+// has that history.
+func (s *Source) deletedUpTo(ctx context.Context, version string) (n int) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(apiclient.ProbeTimeout, func() { cancel(errProbe) }).Stop()
+	body, err := s.getWatch(ctx, cancel, s.progress.Resume(), historyTimeout)
+	if err != nil {
+		return 0
+	}
+	defer body.Close()
+	gone := map[[2]string]bool{} // those that were deleted; false: and made again
+	for l := apiclient.NewLines(body); ; {
+		var m rawjson.Meta
+		typ, raw := "", []byte(nil)
+		line, err := l.Next()
+		if err == nil {
+			typ, raw, err = rawjson.SplitWatchLine(line)
+		}
+		if err == nil {
+			m, err = rawjson.Scan(raw)
+		}
+		if err != nil || watch.EventType(typ) == watch.Error || progress.Older(version, string(m.ResourceVersion)) {
+			break
+		}
+		name, deleted := [2]string{string(m.Namespace), string(m.Name)}, watch.EventType(typ) == watch.Deleted
+		_, was := gone[name]
+		if known, ok := s.knownObject(name[0], name[1]).(metav1.Object); was || deleted && ok && string(known.GetUID()) == string(m.UID) {
+			gone[name] = deleted
+		}
+	}
+	for _, is := range gone {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // ownVersion requests the resource's version by a consistent list of one object.
