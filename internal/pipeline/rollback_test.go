@@ -186,6 +186,58 @@ func TestRollbackAndTheEndBeforeItsList(t *testing.T) {
 	}
 }
 
+// TestRollbackFoundByAListInAnotherForm has a feed that records its objects again, as its edits have changed, find a rollback before its list, which fails until the cluster
+// has passed all versions: in this life, or in the next one.
+func TestRollbackFoundByAListInAnotherForm(t *testing.T) {
+	for name, killed := range map[string]bool{"it goes on": false, "the process ends": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.Put(podPath, "ns", "kept", nil)
+				saved := api.Save()
+				api.Put(podPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList")
+					if !refused.Load() || r.URL.Path != podPath || r.URL.Query().Get("limit") != "500" || metadata {
+						return false
+					}
+					apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(watchOf("p", nil, "pods")))
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("pods#", "v1")
+				l.stop()
+				api.Restore(saved)
+				refused.Store(true)
+				edited := watchOf("p", func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") }, "pods")
+				l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(edited))
+				time.Sleep(time.Minute)
+				if killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+				}
+				api.Advance(20)
+				refused.Store(false)
+				if killed {
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+					l.apply(l.state(edited))
+				}
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback]sync deleted, sync"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
 func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

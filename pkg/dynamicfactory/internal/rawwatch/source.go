@@ -444,12 +444,23 @@ func (s *Source) awaitList(ctx context.Context) error {
 // relist reads the first list at the warm start's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
 func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Time) (*objects, error) {
-	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
-	if err != nil {
-		return nil, err
-	}
-	var list *objects
+	s.mu.Lock()
+	back := s.loss != nil // an attempt before has found a rollback, and the server may have passed the version since
+	s.mu.Unlock()
 	gap := &Gap{Cause: CauseRollback, From: warmStart.ResourceVersion, FromTime: warmStart.Time}
+	var list *objects
+	var err error
+	if !back {
+		if back, err = s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen()); err != nil {
+			return nil, err
+		}
+		if back {
+			s.mu.Lock()
+			s.loss = gap
+			s.mu.Unlock()
+			s.reportRollback(ctx)
+		}
+	}
 	if !back {
 		gap.Cause = CauseExpired
 		version := warmStart.ResourceVersion
