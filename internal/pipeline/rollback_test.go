@@ -645,3 +645,36 @@ func TestSecondRollback(t *testing.T) {
 		})
 	}
 }
+
+// TestRollbackToTheSameBackup sets the cluster back twice, to the same version. A watch that had not come further the first time, and has since, finds the second rollback:
+// the one that found the first compares its objects, although the cluster passes its version before its connection is looked at.
+func TestRollbackToTheSameBackup(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Put(widgetPath, "ns", "w", phase("1"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Bookmark(widgetPath)
+		eventually(t, "the first rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		time.Sleep(time.Minute)
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(widgetPath, "ns", "lost", nil)
+		eventually(t, "the changes", func() bool { return l.log().types("pod") == "sync updated" && l.log().types("lost") == "added" })
+		api.Restore(saved)
+		api.Bookmark(podPath)
+		eventually(t, "the second rollback shows", func() bool { return len(l.log()[""]) == 2 })
+		api.Advance(20)
+		api.Cut()
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("lost")), "[gap rollback gap rollback gap rollback]added deleted"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}

@@ -302,7 +302,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case tell && !slices.ContainsFunc(s.backsLocked(seen), func(version string) bool { return !progress.Older(now, version) }): // else they know
+	case tell && !slices.ContainsFunc(s.backsLocked(seen, s.suspect), func(version string) bool { return !progress.Older(now, version) }): // else they know
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
@@ -334,14 +334,19 @@ func (s *Source) isApart(ctx context.Context) bool {
 
 // othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
 // been passed since.
-func (s *Source) othersBackLocked(seen string) bool { return len(s.backsLocked(seen)) > 0 }
+func (s *Source) othersBackLocked(seen string) bool {
+	return len(s.backsLocked(seen, time.Time{})) > 0
+}
 
-// backsLocked returns the versions to which others have found that. They mean nothing to a resource with a storage of its own.
-func (s *Source) backsLocked(seen string) []string {
+// backsLocked returns the versions to which others have found that, since a time. They mean nothing to a resource with a storage of its own.
+func (s *Source) backsLocked(seen string, since time.Time) []string {
 	if s.apart {
 		return nil
 	}
-	return slices.DeleteFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version != "" && !progress.Older(version, seen) })
+	if since.Before(s.proven) {
+		since = s.proven
+	}
+	return slices.DeleteFunc(s.cfg.Prober.BackSince(since), func(version string) bool { return version != "" && !progress.Older(version, seen) })
 }
 
 // unproven reports whether the watch may be of the time before a rollback.
