@@ -444,6 +444,33 @@ func TestRollbackBesideDeletions(t *testing.T) {
 	})
 }
 
+// TestRollbackBesideAnUnreadableObject sets the cluster back to what one of two watches had come to. That watch goes on, and is checked behind the rollback that the other one
+// finds: an object that it has skipped proves nothing.
+func TestRollbackBesideAnUnreadableObject(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Spoil("bad")
+		api.Put(podPath, "ns", "bad", nil)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Cut()
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		api.Put(podPath, "ns", "pod", phase("1"))
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h["bad"], h.types("pod")), "[gap rollback] [gap unreadable]sync updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
 // TestDeletionsOfAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and has objects deleted.
 func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
 	for _, own := range storedElsewhere {

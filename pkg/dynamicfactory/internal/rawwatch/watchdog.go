@@ -394,6 +394,11 @@ func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 			known, ok := s.knownObject(string(m.Namespace), string(m.Name)).(metav1.Object)
 			if ok {
 				onPage++
+			}
+			if skipped, is := s.Skipped(string(m.Namespace), string(m.Name)); is && (skipped == "" || skipped == version) {
+				return nil // its cached state is an earlier one, or none
+			}
+			if ok {
 				other = other || progress.Older(version, known.GetResourceVersion())
 			}
 			other = other || !first && !progress.Older(seen, version) && !(ok && version == known.GetResourceVersion())
