@@ -499,7 +499,7 @@ func (s *Feed) checkpoint(sub Acknowledger, at time.Time) ledger.Checkpoint {
 	next := ledger.Checkpoint{
 		ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Recorded: s.recorded(version),
 		HistorySince: s.historySince, Kept: kept, Narrowed: s.narrowed(kept, at), SettledSince: s.settledSince(kept, at),
-		Sweeping: s.listed != nil, Gap: s.open, Doubt: s.doubt, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
+		Sweeping: s.listed != nil, Gap: s.open, Doubt: s.doubt, Apart: sub.Watch().Apart, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot,
 	}
 	if next.Resumable() {
 		next.Quiet = sub.Quiet(s.position)

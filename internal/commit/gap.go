@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
@@ -135,6 +137,13 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 	running := map[string]*Feed{}
 	for _, other := range g.c.cfg.Running() {
 		running[other.ID] = other
+	}
+	apart, err := g.storedApart(running)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(running, func(feed string, _ *Feed) bool { return apart(feed) })
+	for _, other := range running {
 		for _, m := range other.moved {
 			for namespace, left := range m.from {
 				m.from[namespace] = left.Without(past)
@@ -147,7 +156,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 	}
 	for id, watches := range known {
 		for name, given := range watches {
-			if given.Left == nil || !past(given.Left.ResourceVersion) {
+			if apart(id) || given.Left == nil || !past(given.Left.ResourceVersion) {
 				continue
 			}
 			left := given.Left.Without(past)
@@ -156,6 +165,9 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 		}
 	}
 	mark := func(feed string, cp ledger.Checkpoint) error {
+		if apart(feed) {
+			return nil
+		}
 		other := running[feed]
 		delete(running, feed)
 		reached, watching := cp.Reached(), other != nil && other.watching()
@@ -191,6 +203,28 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 		}
 	}
 	return nil
+}
+
+// storedApart returns a function that reports whether the resource of a feed has a storage of its own.
+func (g *group) storedApart(running map[string]*Feed) (func(feed string) bool, error) {
+	resource := func(feed string) schema.GroupResource {
+		partition, _ := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		return gr
+	}
+	apart := map[schema.GroupResource]bool{}
+	err := g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
+		if cp.Apart {
+			apart[resource(feed)] = true
+		}
+		return nil
+	})
+	for feed, s := range running {
+		if sub := s.informer(); sub != nil && sub.Watch().Apart {
+			apart[resource(feed)] = true
+		}
+	}
+	return func(feed string) bool { return apart[resource(feed)] }, ledger.IgnoreUnreadable(err)
 }
 
 // short reports whether a gap is not reported if its list shows no difference. The monotonic

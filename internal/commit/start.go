@@ -19,7 +19,7 @@ import (
 // that such a list cannot read begins with its recorded state.
 func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 	defer s.begun.Store(true)
-	listed := &dynamicfactory.WarmStart{Relist: true, Known: c.recordedFor(s)}
+	listed := &dynamicfactory.WarmStart{Relist: true, Known: c.recordedFor(s), Apart: s.resume.Apart}
 	switch {
 	case s.start == cold && s.listed != nil: // the position is lost
 		newest, err := c.newestRecorded(s)
@@ -37,7 +37,7 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.WarmStart, error) {
 		return listed, nil
 	}
 	floor := s.resume.RecordedUpTo()
-	recorded := &dynamicfactory.WarmStart{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor}
+	recorded := &dynamicfactory.WarmStart{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Quiet: s.resume.Quiet, Recorded: floor, Apart: s.resume.Apart}
 	_, err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
 		recorded.Objects = append(recorded.Objects, o)
 		if v := o.GetResourceVersion(); ledger.Newer(v, floor) {
@@ -278,7 +278,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 		if known != "" {
 			whole.Ahead[namespace] = known
 		}
-		whole.Epoch, whole.Forgot = max(whole.Epoch, part.Epoch), whole.Forgot || part.Forgot
+		whole.Epoch, whole.Forgot, whole.Apart = max(whole.Epoch, part.Epoch), whole.Forgot || part.Forgot, whole.Apart || part.Apart
 		return nil
 	})
 	if errors.Is(err, store.ErrUnreadable) {

@@ -34,6 +34,7 @@ type Checkpoint struct {
 	// Doubt is the rollback of the cluster that another feed has found while this one was watching a later version, until a check shows that
 	// it missed nothing. See Committer.settleDoubts.
 	Doubt  *dynamicfactory.Gap `json:"doubt,omitempty"`
+	Apart  bool                `json:"apart,omitempty"`  // the resource has a storage of its own, with later versions than that of the others
 	Forgot bool                `json:"forgot,omitempty"` // what was recorded before the list cannot be read, which is not reported yet
 	Time   time.Time           `json:"time"`             // up to which nothing is missing by the version, or Quiet
 
@@ -135,7 +136,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Doubt == other.Doubt && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && slices.EqualFunc(c.Narrowed, other.Narrowed, time.Time.Equal) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Quiet == other.Quiet && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Doubt == other.Doubt && c.Apart == other.Apart && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && slices.EqualFunc(c.Narrowed, other.Narrowed, time.Time.Equal) && c.SettledSince.Equal(other.SettledSince) && reflect.DeepEqual(c.Kept, other.Kept) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -185,6 +186,58 @@ func TestRollbackAndTheEndBeforeItsList(t *testing.T) {
 	}
 }
 
+// TestRollbackFoundByAListInAnotherForm has a feed that records its objects again, as its edits have changed, find a rollback before its list, which fails until the cluster
+// has passed all versions: in this life, or in the next one.
+func TestRollbackFoundByAListInAnotherForm(t *testing.T) {
+	for name, killed := range map[string]bool{"it goes on": false, "the process ends": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				api.Put(podPath, "ns", "kept", nil)
+				saved := api.Save()
+				api.Put(podPath, "ns", "lost", nil)
+				var refused atomic.Bool
+				api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList")
+					if !refused.Load() || r.URL.Path != podPath || r.URL.Query().Get("limit") != "500" || metadata {
+						return false
+					}
+					apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+					return true
+				})
+				fs := vfs.NewCrashableMem()
+				l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(watchOf("p", nil, "pods")))
+				eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+				l.checkpointed("pods#", "v1")
+				l.stop()
+				api.Restore(saved)
+				refused.Store(true)
+				edited := watchOf("p", func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") }, "pods")
+				l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+				l.apply(l.state(edited))
+				time.Sleep(time.Minute)
+				if killed {
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+				}
+				api.Advance(20)
+				refused.Store(false)
+				if killed {
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods))
+					l.apply(l.state(edited))
+				}
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("lost"), ", ", h.types("kept")), "[gap rollback]sync deleted, sync"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestCheckAfterARollbackIsRepeated refuses the lists that the check of a resource behind a rollback needs: the check is repeated.
 func TestCheckAfterARollbackIsRepeated(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -285,6 +338,173 @@ func TestRollbackOfAStorageOfItsOwnAndTheEnd(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				h := l.log()
 				if got, want := fmt.Sprint(h[""], h.types("pod")), "[gap rollback]sync updated updated"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestRollbackBesideAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and ends the process before the feeds are
+// checked: that resource has missed nothing, and resumes. It is watched when the rollback is found, it is not because its connection is lost, or it is not in the configuration.
+func TestRollbackBesideAStorageOfItsOwn(t *testing.T) {
+	for _, own := range storedElsewhere {
+		for _, other := range []string{"watched", "lost", "removed"} {
+			t.Run(own.path+" "+other, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					var refused atomic.Bool
+					api, elsewhere := own.elsewhere(t, nil)
+					elsewhere.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+						if refused.Load() {
+							apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+						}
+						return refused.Load()
+					})
+					elsewhere.Advance(1000)
+					elsewhere.Put(own.path, "ns", "o", nil)
+					api.Put(podPath, "ns", "pod", nil)
+					saved := api.Save()
+					fs := vfs.NewCrashableMem()
+					l := runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+					alone, both := l.state(watchOf("p", nil, "pods")), l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern))
+					l.apply(both)
+					eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+					time.Sleep(time.Minute)
+					elsewhere.Bookmark()
+					api.Put(podPath, "ns", "lost", nil)
+					eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+					time.Sleep(20 * time.Second) // checkpoints are written
+					switch other {
+					case "lost":
+						refused.Store(true)
+						elsewhere.Cut()
+						time.Sleep(time.Second)
+					case "removed":
+						l.apply(alone)
+					}
+					api.Restore(saved)
+					api.Bookmark(podPath)
+					eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+					l.m.committer.Flush()
+					fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					l.stop()
+					refused.Store(false)
+					elsewhere.Put(own.path, "ns", "o", phase("1"))
+					elsewhere.Put(own.path, "ns", "o", phase("2"))
+					l = runLive(t, "store", store.Options{FS: fs}, api, serving(pods, own.resource))
+					l.apply(both)
+					time.Sleep(10 * time.Minute)
+					h := l.log()
+					if got, want := fmt.Sprint(h[""], h.types("o"), ", ", h.types("lost")), "[gap rollback]sync updated updated, added deleted"; got != want {
+						t.Errorf("got %s, want %s", got, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRollbackBesideDeletions sets the cluster back to what one of two watches had come to. That watch goes on, is checked behind the rollback that the other one
+// finds, and has an object deleted meanwhile: it has missed nothing.
+func TestRollbackBesideDeletions(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		var back atomic.Bool
+		var gone sync.Once
+		api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == podPath && back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+				gone.Do(func() { api.Delete(podPath, "ns", "pod") })
+			}
+			return false
+		})
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(podPath, "ns", "other", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		api.Put(podPath, "ns", "other", phase("0"))
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		time.Sleep(time.Minute)
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Cut()
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		back.Store(true)
+		api.Put(podPath, "ns", "other", phase("1"))
+		for range 10 {
+			time.Sleep(time.Minute)
+			api.Bookmark()
+		}
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("pod"), ", ", h.types("other")), "[gap rollback]sync deleted, sync updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// TestRollbackBesideAnUnreadableObject sets the cluster back to what one of two watches had come to. That watch goes on, and is checked behind the rollback that the other one
+// finds: an object that it has skipped proves nothing.
+func TestRollbackBesideAnUnreadableObject(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Spoil("bad")
+		api.Put(podPath, "ns", "bad", nil)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		api.Put(widgetPath, "ns", "w", phase("lost"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Cut()
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		api.Put(podPath, "ns", "pod", phase("1"))
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h["bad"], h.types("pod")), "[gap rollback] [gap unreadable]sync updated"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+// TestDeletionsOfAStorageOfItsOwn sets the cluster back beside a resource that is stored elsewhere, at later versions, and has objects deleted.
+func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
+	for _, own := range storedElsewhere {
+		t.Run(own.path, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				api, elsewhere := own.elsewhere(t, nil)
+				var back atomic.Bool
+				var gone sync.Once
+				elsewhere.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+					if back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+						gone.Do(func() { elsewhere.Delete(own.path, "ns", "gone") })
+					}
+					return false
+				})
+				elsewhere.Advance(1000)
+				elsewhere.Put(own.path, "ns", "gone", nil)
+				elsewhere.Put(own.path, "ns", "kept", nil)
+				api.Put(podPath, "ns", "pod", nil)
+				saved := api.Save()
+				l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, own.resource))
+				l.apply(l.state(watchOf("p", nil, "pods"), watchOf("o", nil, own.pattern)))
+				eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+				time.Sleep(time.Minute)
+				elsewhere.Bookmark()
+				time.Sleep(10 * time.Second)
+				api.Put(podPath, "ns", "lost", nil)
+				eventually(t, "the one that is lost", func() bool { return l.log().types("lost") == "added" })
+				api.Restore(saved)
+				back.Store(true)
+				api.Bookmark(podPath)
+				eventually(t, "the rollback", func() bool { return len(l.log()[""]) > 0 })
+				time.Sleep(10 * time.Minute)
+				h := l.log()
+				if got, want := fmt.Sprint(h[""], h.types("kept")), "[gap rollback]sync"; got != want || !strings.HasPrefix(h.types("gone"), "sync") {
 					t.Errorf("got %s, want %s", got, want)
 				}
 			})
@@ -451,4 +671,37 @@ func TestSecondRollback(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRollbackToTheSameBackup sets the cluster back twice, to the same version. A watch that had not come further the first time, and has since, finds the second rollback:
+// the one that found the first compares its objects, although the cluster passes its version before its connection is looked at.
+func TestRollbackToTheSameBackup(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "pod", nil)
+		api.Put(widgetPath, "ns", "w", nil)
+		saved := api.Save()
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+		api.Put(widgetPath, "ns", "w", phase("1"))
+		eventually(t, "the change", func() bool { return l.log().types("w") == "sync updated" })
+		api.Restore(saved)
+		api.Bookmark(widgetPath)
+		eventually(t, "the first rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		time.Sleep(time.Minute)
+		api.Put(podPath, "ns", "pod", phase("1"))
+		api.Put(widgetPath, "ns", "lost", nil)
+		eventually(t, "the changes", func() bool { return l.log().types("pod") == "sync updated" && l.log().types("lost") == "added" })
+		api.Restore(saved)
+		api.Bookmark(podPath)
+		eventually(t, "the second rollback shows", func() bool { return len(l.log()[""]) == 2 })
+		api.Advance(20)
+		api.Cut()
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("lost")), "[gap rollback gap rollback gap rollback]added deleted"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
 }

@@ -58,6 +58,7 @@ type WarmStart struct {
 	Time            time.Time // of Quiet or else of the version, for the Gap if it cannot be resumed; may be zero
 	Quiet           string    // of DurableSubscription.Quiet, with the ResourceVersion; may be empty
 	Recorded        string    // the newest version of which anything is recorded, if it is later; may be empty
+	Apart           bool      // WatchStatus.Apart of the earlier life
 	Objects         []*compact.Object
 	// Relist is for a program that has recorded only a part of a list at
 	// ResourceVersion. The informer then ignores Objects, lists the resource at that
@@ -203,7 +204,7 @@ func (o *DurableOptions) warmStart() func(context.Context) (*rawwatch.WarmStart,
 		if s == nil || err != nil {
 			return nil, err
 		}
-		return &rawwatch.WarmStart{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Recorded: s.Recorded, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
+		return &rawwatch.WarmStart{ResourceVersion: s.ResourceVersion, Time: s.Time, Quiet: s.Quiet, Recorded: s.Recorded, Apart: s.Apart, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
 	}
 }
 

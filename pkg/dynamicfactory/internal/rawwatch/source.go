@@ -74,6 +74,7 @@ type WarmStart struct {
 	Time            time.Time // of the version; may be zero
 	Quiet           string    // a later version; see Source.Quiet
 	Recorded        string    // a later version that the server has had; may be empty
+	Apart           bool      // Status.Apart of an earlier source
 	// Relist requests a list at ResourceVersion from the server, in place of Objects; at
 	// the present version, if ResourceVersion is "".
 	Relist bool
@@ -137,6 +138,7 @@ type Source struct {
 	back     *Gap      // the version to which the server was set back, as a probe has found; nil: it has not
 	suspect  time.Time // the server may differ from the one before this time; zero: it is the same
 	doubted  bool      // since the last list, a bookmark was older than what came before: the storage's version proves nothing
+	apart    bool      // the resource has a storage of its own, with later versions than that of the others
 	unjudged bool      // the storage's version was older, and the resource could not be read: it may be later again by now
 	proven   time.Time // the server was not set back before this time, or is followed since
 
@@ -181,6 +183,9 @@ func (s *Source) Status() Status {
 	t.ResourceVersion, t.Quiet, t.Seen, t.InFlight = s.progress.Resume(), s.progress.QuietAt(s.progress.Position()), s.progress.Seen(), s.window.InFlight()
 	listable, _ := s.window.Listable()
 	t.ListInFlight = !listable
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.Apart = s.apart
 	return t
 }
 
@@ -301,6 +306,11 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 		warmStart, err := s.cfg.WarmStart(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errWarmStart, err)
+		}
+		if warmStart != nil {
+			s.mu.Lock()
+			s.apart = warmStart.Apart
+			s.mu.Unlock()
 		}
 		switch {
 		case warmStart == nil:
@@ -434,12 +444,23 @@ func (s *Source) awaitList(ctx context.Context) error {
 // relist reads the first list at the warm start's version. If that version has expired, it
 // reads a list at the present version and reports the history in between as lost.
 func (s *Source) relist(ctx context.Context, warmStart *WarmStart, began time.Time) (*objects, error) {
-	back, err := s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen())
-	if err != nil {
-		return nil, err
-	}
-	var list *objects
+	s.mu.Lock()
+	back := s.loss != nil // an attempt before has found a rollback, and the server may have passed the version since
+	s.mu.Unlock()
 	gap := &Gap{Cause: CauseRollback, From: warmStart.ResourceVersion, FromTime: warmStart.Time}
+	var list *objects
+	var err error
+	if !back {
+		if back, err = s.behind(ctx, time.Now().Add(-probeFresh), s.progress.Seen()); err != nil {
+			return nil, err
+		}
+		if back {
+			s.mu.Lock()
+			s.loss = gap
+			s.mu.Unlock()
+			s.reportRollback(ctx)
+		}
+	}
 	if !back {
 		gap.Cause = CauseExpired
 		version := warmStart.ResourceVersion
@@ -535,7 +556,7 @@ func (s *Source) listed(ctx context.Context, list *objects, began time.Time) {
 	s.mu.Unlock()
 	if gap != nil && s.cfg.OnGap != nil { // before the status has that the list is read
 		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
-		gap.Apart = gap.Cause == CauseRollback && s.apart(ctx)
+		gap.Apart = gap.Cause == CauseRollback && s.isApart(ctx)
 		s.cfg.OnGap(*gap)
 	}
 	s.stats.listed(list.at, func(t *Counters) {
@@ -573,7 +594,7 @@ func (s *Source) reportRollback(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		back = &Gap{To: version, Apart: s.apart(ctx)}
+		back = &Gap{To: version, Apart: s.isApart(ctx)}
 	}
 	gap.To, gap.ToTime, gap.Apart = back.To, time.Now(), back.Apart
 	s.cfg.OnRollback(gap)

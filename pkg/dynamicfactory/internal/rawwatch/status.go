@@ -31,6 +31,7 @@ type Status struct {
 	Seen            string    `json:"-"`                              // the newest that is known to have been the server's
 	InFlight        int       `json:"inFlight"`                       // events forwarded and not acknowledged, with a window
 	ListInFlight    bool      `json:"-"`                              // so is a list
+	Apart           bool      `json:"-"`                              // the resource has a storage of its own, with later versions than that of the others
 	// UnreadSince is the time up to which nothing can have been missed, while the watch fails,
 	// lists again or is paused; zero: it is read, or nothing was.
 	UnreadSince time.Time `json:"unreadSince,omitzero"`

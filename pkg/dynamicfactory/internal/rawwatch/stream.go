@@ -111,7 +111,7 @@ func (w *stream) run(ctx context.Context) {
 			return
 		}
 		if apiclient.IsExpired(err) {
-			if other := s.sameCluster(ctx, time.Now()); other != nil {
+			if _, other := s.sameCluster(ctx, time.Now()); other != nil {
 				err = other // what a foreign cluster does not keep is no loss
 			}
 		}
@@ -357,9 +357,12 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 		}
 		dog.busy()
 		if first {
-			if err := w.source.sameCluster(ctx, dog.began); err != nil {
+			seen := w.source.progress.Seen()
+			version, err := w.source.sameCluster(ctx, dog.began)
+			if err != nil {
 				return err
 			}
+			w.source.compareStorage(ctx, seen, version)
 		}
 		if err == nil {
 			err = w.line(ctx, line)

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
@@ -32,6 +33,9 @@ const (
 	// pausePatience is the time after which a paused watch is logged. An API server
 	// guarantees a watch cache of 75 seconds.
 	pausePatience = 30 * time.Second
+
+	// historyTimeout is that of a watch that is sent for the history alone.
+	historyTimeout = time.Second
 
 	// A source that has never had a bookmark lists its resource's metadata after freshAfter
 	// without events, once in freshEvery, if it has freshPages pages at most. The version of
@@ -234,16 +238,33 @@ func (s *Source) sameServer(ctx context.Context) error {
 }
 
 // sameCluster returns an error if the server has become that of a foreign cluster before a watch was
-// established, which may be on another connection than what came before. It asks at a time after that. A
-// server that does not answer is for the watch to find.
-func (s *Source) sameCluster(ctx context.Context, established time.Time) error {
+// established, which may be on another connection than what came before. It asks at a time after that, and returns the
+// version of then, "" if there is none. A server that does not answer is for the watch to find.
+func (s *Source) sameCluster(ctx context.Context, established time.Time) (version string, err error) {
 	if !s.cfg.Prober.Guarded() {
-		return nil
+		return "", nil
 	}
-	if _, err := s.cfg.Prober.Version(ctx, established); errors.Is(err, apiclient.ErrForeign) {
-		return err
+	version, err = s.cfg.Prober.Version(ctx, established)
+	if errors.Is(err, apiclient.ErrForeign) {
+		return "", err
 	}
-	return ctx.Err()
+	return version, ctx.Err()
+}
+
+// compareStorage notes whether the resource has a storage of its own that has had later versions: seen was received before that of the others
+// had version, "" if that is not known.
+func (s *Source) compareStorage(ctx context.Context, seen, version string) {
+	s.mu.Lock()
+	apart := s.apart
+	s.mu.Unlock()
+	later := progress.Older(version, seen)
+	if version == "" || later == apart {
+		return
+	}
+	apart = later && s.isApart(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.apart = apart
 }
 
 // behind reports whether the server's version, at a time after notBefore, was older than
@@ -269,7 +290,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// The version of the storage is unknown, or does not apply to this resource, which may
 	// be stored elsewhere, as events often are.
 	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
-	apart := back && s.apart(ctx)
+	apart := back && s.isApart(ctx)
 	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
 	tell := back && (older || now == "" && builtIn) && !apart
 	s.mu.Lock()
@@ -281,15 +302,15 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	switch {
 	case err == nil && !back:
 		s.proven = began
-	case tell && !slices.ContainsFunc(s.backsLocked(seen), func(version string) bool { return !progress.Older(now, version) }): // else they know
+	case tell && !slices.ContainsFunc(s.backsLocked(seen, s.suspect), func(version string) bool { return !progress.Older(now, version) }): // else they know
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
 }
 
-// apart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
+// isApart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
 // others had before and after that. Where that may not be asked, the events count as stored elsewhere, as they often are.
-func (s *Source) apart(ctx context.Context) bool {
+func (s *Source) isApart(ctx context.Context) bool {
 	for confirmed := false; ; confirmed = true {
 		before, err := s.cfg.Prober.Version(ctx, time.Now())
 		if err != nil || before == "" {
@@ -313,11 +334,19 @@ func (s *Source) apart(ctx context.Context) bool {
 
 // othersBackLocked reports whether another source has found that the storage was set back behind what this one has seen, which may have
 // been passed since.
-func (s *Source) othersBackLocked(seen string) bool { return len(s.backsLocked(seen)) > 0 }
+func (s *Source) othersBackLocked(seen string) bool {
+	return len(s.backsLocked(seen, time.Time{})) > 0
+}
 
-// backsLocked returns the versions to which others have found that.
-func (s *Source) backsLocked(seen string) []string {
-	return slices.DeleteFunc(s.cfg.Prober.BackSince(s.proven), func(version string) bool { return version != "" && !progress.Older(version, seen) })
+// backsLocked returns the versions to which others have found that, since a time. They mean nothing to a resource with a storage of its own.
+func (s *Source) backsLocked(seen string, since time.Time) []string {
+	if s.apart {
+		return nil
+	}
+	if since.Before(s.proven) {
+		since = s.proven
+	}
+	return slices.DeleteFunc(s.cfg.Prober.BackSince(since), func(version string) bool { return version != "" && !progress.Older(version, seen) })
 }
 
 // unproven reports whether the watch may be of the time before a rollback.
@@ -351,13 +380,13 @@ func (s *Source) ownBehind(ctx context.Context, seen string, confirmed, othersBa
 
 // replaced reports whether the server has other objects than those that were received up to a
 // version: one that is not cached in this state although it is not newer, one that is older than it was, or
-// fewer, which deletions since then can be the cause of, too. Before the first list, recorded
+// fewer, unless its history has them as deleted since then. Before the first list, recorded
 // objects stand for the cached ones, and others may exist that are not recorded yet.
 func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 	if s.cfg.Known == nil || s.cfg.Count == nil {
 		return false, nil
 	}
-	token, listed, other, first := "", 0, false, s.known != nil
+	version, token, listed, other, first := "", "", 0, false, s.known != nil
 	for {
 		onPage := 0
 		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
@@ -365,16 +394,66 @@ func (s *Source) replaced(ctx context.Context, seen string) (bool, error) {
 			known, ok := s.knownObject(string(m.Namespace), string(m.Name)).(metav1.Object)
 			if ok {
 				onPage++
+			}
+			if skipped, is := s.Skipped(string(m.Namespace), string(m.Name)); is && (skipped == "" || skipped == version) {
+				return nil // its cached state is an earlier one, or none
+			}
+			if ok {
 				other = other || progress.Older(version, known.GetResourceVersion())
 			}
 			other = other || !first && !progress.Older(seen, version) && !(ok && version == known.GetResourceVersion())
 			return nil
 		})
-		if listed += onPage; err != nil || other || page.Continue == "" {
-			return err == nil && (other || !first && listed < s.cfg.Count()), err
+		version = cmp.Or(version, page.ResourceVersion)
+		if listed += onPage; err != nil || other {
+			return err == nil, err
+		}
+		if page.Continue == "" {
+			fewer := s.cfg.Count() - listed
+			back := !first && fewer > 0 && (page.ResourceVersion != version || s.deletedUpTo(ctx, version) != fewer)
+			return back && ctx.Err() == nil, ctx.Err()
 		}
 		token = page.Continue
 	}
+}
+
+// deletedUpTo returns the number of cached objects that were deleted between the complete version and another one, as far as the server still
+// has that history.
+func (s *Source) deletedUpTo(ctx context.Context, version string) (n int) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(apiclient.ProbeTimeout, func() { cancel(errProbe) }).Stop()
+	body, err := s.getWatch(ctx, cancel, s.progress.Resume(), historyTimeout)
+	if err != nil {
+		return 0
+	}
+	defer body.Close()
+	gone := map[[2]string]bool{} // those that were deleted; false: and made again
+	for l := apiclient.NewLines(body); ; {
+		var m rawjson.Meta
+		typ, raw := "", []byte(nil)
+		line, err := l.Next()
+		if err == nil {
+			typ, raw, err = rawjson.SplitWatchLine(line)
+		}
+		if err == nil {
+			m, err = rawjson.Scan(raw)
+		}
+		if err != nil || watch.EventType(typ) == watch.Error || progress.Older(version, string(m.ResourceVersion)) {
+			break
+		}
+		name, deleted := [2]string{string(m.Namespace), string(m.Name)}, watch.EventType(typ) == watch.Deleted
+		_, was := gone[name]
+		if known, ok := s.knownObject(name[0], name[1]).(metav1.Object); was || deleted && ok && string(known.GetUID()) == string(m.UID) {
+			gone[name] = deleted
+		}
+	}
+	for _, is := range gone {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // ownVersion requests the resource's version by a consistent list of one object.
