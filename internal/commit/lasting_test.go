@@ -149,6 +149,26 @@ func TestForWaitsForTheWatch(t *testing.T) {
 	r.takes("sink", "updated b 2")
 }
 
+// TestForWaitsForAPausedWatch does not report a match while the watch waits, with changes that it does not read.
+func TestForWaitsForAPausedWatch(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(stuck)
+	s := r.feed(pods)
+	watch := &informer{watching: r.at, paused: r.at.Add(time.Minute)}
+	s.Subscribed(watch)
+	s.begun.Store(true)
+	r.running = []*Feed{s}
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "stuck")))
+	r.pass(10 * time.Minute)
+	r.pass(settled)
+	r.takes("sink")
+	watch.paused = time.Time{}
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil))
+	r.pass(settled)
+	r.takes("sink", "updated b 2")
+}
+
 // TestForReadsWhatWaitsOnce reads due matches of a watch that is not connected again only when
 // it is, and those of other watches meanwhile.
 func TestForReadsWhatWaitsOnce(t *testing.T) {
