@@ -267,6 +267,20 @@ func TestForOfWhatAWatchComesToCover(t *testing.T) {
 	r.takes("sink", "updated a 1")
 }
 
+// TestForOfWhatAWatchLeaves does not report a match of an object that the watches of the route cover no more.
+func TestForOfWhatAWatchLeaves(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(stuck)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
+	r.pass(time.Minute)
+	r.begin(s, false, watchOf("w", "elsewhere"))
+	r.pass(0)
+	r.pass(time.Hour)
+	r.takes("sink")
+}
+
 // TestForOfWhatWasForgotten begins a match again of an object whose recorded state was
 // forgotten, as nothing watched it.
 func TestForOfWhatWasForgotten(t *testing.T) {
