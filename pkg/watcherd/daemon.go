@@ -97,7 +97,8 @@ type Local struct {
 	// listener or not.
 	API http.RoundTripper
 	// CatchUp returns when every change is recorded that the API server has made, of the
-	// resources whose first list is recorded or under way. It waits for watches that are down.
+	// resources whose first list is recorded or under way. It waits for watches that have not started yet, and for those that
+	// are down.
 	CatchUp func(context.Context) error
 }
 
