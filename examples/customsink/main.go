@@ -53,10 +53,10 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	defer resp.Body.Close()
 	err = fmt.Errorf("not stored: %s", resp.Status)
-	switch code := resp.StatusCode; {
-	case code/100 == 2, code == http.StatusConflict: // stored now, or by an attempt whose answer was lost
+	switch resp.StatusCode {
+	case http.StatusCreated, http.StatusConflict: // stored now, or by an attempt whose answer was lost; 200 may be the page of a login
 		return nil
-	case code == http.StatusBadRequest:
+	case http.StatusBadRequest:
 		return sinks.Poison(err) // it never will be
 	}
 	return err

@@ -246,7 +246,8 @@ type informer struct {
 	acked       uint64
 	watching    time.Time
 	known       time.Time
-	away        bool // the watch fails
+	paused      time.Time // since when it waits
+	away        bool      // the watch fails
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -278,7 +279,7 @@ func (i *informer) Watch() dynamicfactory.WatchStatus {
 	if i.away {
 		return dynamicfactory.WatchStatus{State: dynamicfactory.StateBackingOff}
 	}
-	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching}
+	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching, PausedSince: i.paused}
 }
 
 func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{} }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,35 @@ func TestQuietGapsAreLoggedTogether(t *testing.T) {
 	lines()
 	q.add(r.feed(pods), &dynamicfactory.Gap{FromTime: now.Add(time.Hour)})
 	lines("resources=1", stamp(now.Add(time.Hour)))
+}
+
+// TestBlindListEnds marks the changes that the list behind lost history shows, and none after it.
+func TestBlindListEnds(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+	after := r.Store.LogStats().Last
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Hour), ToTime: now, Position: 2}},
+		updatedIn(s, r.Object("a", "u1", "5").WithPosition(2), nil), updatedIn(s, r.Object("a", "u1", "10").WithPosition(3), nil),
+	)
+	items, err := r.Store.ReadLog(after, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blind := map[string]bool{}
+	for _, it := range items {
+		rec, err := record.Decode(it.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Event.Gap == nil {
+			blind[rec.Event.ResourceVersion] = rec.Blind
+		}
+	}
+	if want := map[string]bool{"5": true, "10": false}; !maps.Equal(blind, want) {
+		t.Errorf("blind are %v, want %v", blind, want)
+	}
 }
 
 // TestGapReachesItsWatches has the gap of an object reach the watches that cover it, and is

@@ -154,13 +154,24 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 // TestUnreadablePositionIsHandedOver narrows and widens a source whose checkpoint
 // cannot be read: the gap is reported by its successor.
 func TestUnreadablePositionIsHandedOver(t *testing.T) {
-	for name, successor := range map[string]string{"pods#a": "", "pods#": "a"} {
+	for name, tc := range map[string]struct {
+		unreadable, beside string
+		successor          string
+	}{
+		"of a part":                    {unreadable: "pods#a"},
+		"of a part, beside a later":    {unreadable: "pods#a", beside: "pods#b"},
+		"of a part, beside an earlier": {unreadable: "pods#b", beside: "pods#a"},
+		"of the whole":                 {unreadable: "pods#", successor: "a"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, disk(), committest.PodWatch())
-			if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(name), []byte("{")); err != nil {
+			if tc.beside != "" {
+				r.saveAll(map[string]ledger.Checkpoint{tc.beside: {ResourceVersion: "100", Synced: true, Time: now}})
+			}
+			if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(tc.unreadable), []byte("{")); err != nil {
 				t.Fatal(err)
 			}
-			s := r.feedIn(pods, successor)
+			s := r.feedIn(pods, tc.successor)
 			r.succeeds(s)
 			r.commit(&feedSynced{feed: s})
 			if gaps := r.Events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {

@@ -149,6 +149,26 @@ func TestForWaitsForTheWatch(t *testing.T) {
 	r.takes("sink", "updated b 2")
 }
 
+// TestForWaitsForAPausedWatch does not report a match while the watch waits, with changes that it does not read.
+func TestForWaitsForAPausedWatch(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(stuck)
+	s := r.feed(pods)
+	watch := &informer{watching: r.at, paused: r.at.Add(time.Minute)}
+	s.Subscribed(watch)
+	s.begun.Store(true)
+	r.running = []*Feed{s}
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "stuck")))
+	r.pass(10 * time.Minute)
+	r.pass(settled)
+	r.takes("sink")
+	watch.paused = time.Time{}
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil))
+	r.pass(settled)
+	r.takes("sink", "updated b 2")
+}
+
 // TestForReadsWhatWaitsOnce reads due matches of a watch that is not connected again only when
 // it is, and those of other watches meanwhile.
 func TestForReadsWhatWaitsOnce(t *testing.T) {
@@ -245,6 +265,20 @@ func TestForOfWhatAWatchComesToCover(t *testing.T) {
 	r.pass(0)
 	r.pass(stuck.For)
 	r.takes("sink", "updated a 1")
+}
+
+// TestForOfWhatAWatchLeaves does not report a match of an object that the watches of the route cover no more.
+func TestForOfWhatAWatchLeaves(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(stuck)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
+	r.pass(time.Minute)
+	r.begin(s, false, watchOf("w", "elsewhere"))
+	r.pass(0)
+	r.pass(time.Hour)
+	r.takes("sink")
 }
 
 // TestForOfWhatWasForgotten begins a match again of an object whose recorded state was

@@ -95,7 +95,6 @@ func (g *group) deleted(c *sighting) error {
 		if err := g.unreadable(c, err); err != nil {
 			return err
 		}
-		before = nil
 	case err != nil:
 		return err
 	case before == nil:

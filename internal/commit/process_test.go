@@ -412,6 +412,41 @@ func TestRepairsAreOfOneList(t *testing.T) {
 	}
 }
 
+// TestRepairIsFoundBehindAnEvent has an event follow, in one commit, the list of a check that shows a loss:
+// the loss is told of as one.
+func TestRepairIsFoundBehindAnEvent(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "5", End: 2}})
+	a := r.Object("a", "u1", "1").WithPosition(1)
+	r.commit(addedTo(s, a))
+	r.recorded(s, r.Object("ghost", "u3", "1"))
+	r.Events()
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseConsistencyCheck, From: "1", To: "5", FromTime: now, ToTime: now, Position: 2}},
+		updatedIn(s, a.WithPosition(2), a), addedTo(s, r.Object("b", "u2", "6").WithPosition(3)),
+	)
+	r.Expect("gap   ", "added b u2 6", "deleted ghost u3 1")
+}
+
+// TestCommittedEventsAreCounted counts events, and no record that is of a form alone.
+func TestCommittedEventsAreCounted(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u1", "1")), updatedIn(s, r.Object("a", "u1", "2"), nil), deletedFrom(s, r.Object("a", "u1", "3")))
+	r.commit(addedTo(s, r.Object("b", "u2", "4")))
+	s.Form, s.synced = "another", true
+	r.commit(updatedIn(s, r.Object("b", "u2", "4"), nil))
+	for of, want := range map[event.Type]float64{event.Added: 2, event.Updated: 1, event.Deleted: 1, event.Sync: 0} {
+		if n := testutil.ToFloat64(r.c.metrics.committedTotal.WithLabelValues(string(of))); n != want {
+			t.Errorf("%v events of type %s are counted, want %v", n, of, want)
+		}
+	}
+	if n := r.Store.LogStats().Records; n != 5 {
+		t.Errorf("the log has %d records, want those of 4 events and of a form", n)
+	}
+}
+
 // TestUncoveredIsNotUnrouted counts as unrouted what a watch covers, alone.
 func TestUncoveredIsNotUnrouted(t *testing.T) {
 	r := newRig(t, disk(), watchOf("elsewhere", "elsewhere"))

@@ -304,16 +304,20 @@ func TestSnapshotSeesItsGroup(t *testing.T) {
 // each was for, and none once they are over.
 func TestUnfinishedSnapshots(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), committest.PodWatch())
+	changed, former := watchOf("changed", "ns"), watchOf("changed", "ns")
+	former.Fingerprint += " of before"
+	r := newRig(t, disk(), committest.PodWatch(), changed)
 	s := r.feed(pods)
 	s.recordedForm = s.Form
-	st := &plan.State{Watches: []plan.Watch{committest.PodWatch()}, Sinks: []plan.Sink{{Name: "sink"}}}
+	st := &plan.State{Watches: []plan.Watch{committest.PodWatch(), changed}, Sinks: []plan.Sink{{Name: "sink"}}}
 	first, ofSink, widened := newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0])
 	ofSink.forSink("sink")
 	widened.was = &WatchRef{}
 	gone, unknown := newSnapshot(s, NewWatchRef(new(watchOf("gone", "ns")))), newSnapshot(s, s.Watches()[0])
 	unknown.forSink("gone")
-	all := []*snapshot{first, ofSink, widened, gone, unknown}
+	byFormer, ofSinkByFormer := newSnapshot(s, NewWatchRef(&former)), newSnapshot(s, NewWatchRef(&former))
+	ofSinkByFormer.forSink("sink")
+	all := []*snapshot{first, ofSink, widened, gone, unknown, byFormer, ofSinkByFormer}
 	if err := r.c.durable(all, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -328,14 +332,15 @@ func TestUnfinishedSnapshots(t *testing.T) {
 		t.Errorf("%d snapshots are noted, want %d", n, len(all))
 	}
 	jobs, began, err := r.c.unfinished(st, []*Feed{s})
-	if err != nil || len(jobs) != 2 || jobs[0].only != nil || jobs[1].only == nil || jobs[1].only("other") || len(began) != 1 {
+	if err != nil || len(jobs) != 3 || jobs[0].sink != "sink" || jobs[0].watch.Watch.Fingerprint != changed.Fingerprint ||
+		jobs[1].only != nil || jobs[2].only == nil || jobs[2].only("other") || len(began) != 1 {
 		t.Fatalf("continued are %+v, %v, %v", jobs, began, err)
 	}
 	if err := r.c.durable(jobs, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := noted(); n != 2 {
-		t.Errorf("%d snapshots are noted, want 2", n)
+	if n := noted(); n != 3 {
+		t.Errorf("%d snapshots are noted, want 3", n)
 	}
 	for _, j := range jobs {
 		Barrier{r.group}.add(j)

@@ -294,8 +294,8 @@ func (c *Committer) over() map[*Feed]unjudged {
 	by := map[*Feed]unjudged{}
 	for _, s := range append(c.cfg.Running(), c.resting...) {
 		for namespace := range c.unjudged {
-			u, ok := c.noted(namespace, s)
-			if !ok || !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
+			u, _ := c.noted(namespace, s)
+			if !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
 				continue
 			}
 			if other, ok := by[s]; !ok || ledger.Newer(other.From, u.From) {

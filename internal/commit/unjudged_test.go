@@ -69,6 +69,24 @@ func TestLateNamespace(t *testing.T) {
 	}
 }
 
+// TestLateNamespaceBesideAnotherWatch has a watch of all namespaces be given the changes in one that is seen later: the gap is the
+// other's alone.
+func TestLateNamespaceBesideAnotherWatch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), committest.PodWatch(func(w *plan.Watch) { w.Name = "all" }))
+	s := r.know()
+	s.saved.ResourceVersion = "2"
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
+	r.Expect("added a u1 3", "deleted a u1 5")
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit()
+	for _, e := range r.Expect("gap   ") {
+		if e.Gap.Watch != "w" {
+			t.Errorf("the gap is %+v", e.Gap)
+		}
+	}
+}
+
 // TestLateNamespaceOfAFirstList lists objects for the first time in a namespace that is seen
 // later: they are not new to anybody, but what is added behind the list is.
 func TestLateNamespaceOfAFirstList(t *testing.T) {

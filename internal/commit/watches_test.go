@@ -181,6 +181,41 @@ func TestKillAmidASnapshotKeepsWhatAllRulesCover(t *testing.T) {
 	}
 }
 
+// TestWatchReturnsToAResourceThatItGaveUp takes a resource from a watch while another one reads it, and gives it back after a
+// restart: the watch is given what is recorded, as it would be for the first time.
+func TestWatchReturnsToAResourceThatItGaveUp(t *testing.T) {
+	t.Parallel()
+	other := committest.PodWatch(func(w *plan.Watch) { w.Name, w.Fingerprint = "other", "other" })
+	w := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "w" })
+	dir := disk()
+	feed := func(r *rig) *Feed {
+		s := r.feed(pods)
+		s.synced, s.recordedForm = true, s.Form
+		r.change(r.watches, s, true, w, other)
+		return s
+	}
+	t.Run("before", func(t *testing.T) {
+		r := newRig(t, dir, w, other)
+		s := feed(r)
+		r.commit(addedTo(s, r.Object("a", "u1", "3")))
+		x, err := r.c.PrepareChange(&plan.State{Watches: r.watches}, func(w *plan.Watch, _ string) (resource, part bool) {
+			return w.Name == "other", w.Name == "other"
+		}, nil, map[*Feed][]WatchRef{s: {NewWatchRef(&other)}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (Barrier{r.group}).Change(x); err != nil {
+			t.Fatal(err)
+		}
+		r.commit(updatedIn(s, r.Object("a", "u1", "4"), nil))
+	})
+	r := newRig(t, dir, w, other)
+	r.Events()
+	feed(r)
+	r.commit()
+	r.Expect("sync a u1 4")
+}
+
 // started is a feed that runs, and has given its watch what is recorded.
 func (r *rig) started(namespace string, watch plan.Watch) *Feed {
 	r.Helper()

@@ -17,7 +17,8 @@ import (
 )
 
 // index is what examples/customsink needs of OpenSearch's API: documents that are
-// created once. It stores the second event it is sent and loses the answer.
+// created once. It stores the second event it is sent and loses the answer. In place of the
+// third, a proxy in front of it asks for a login.
 type index struct {
 	mu    sync.Mutex
 	docs  map[string]bool // by path
@@ -26,6 +27,9 @@ type index struct {
 }
 
 func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/login" {
+		return // with a form, and code 200
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil || r.Method != http.MethodPut || !strings.HasPrefix(r.URL.Path, "/k8s/_create/") {
 		w.WriteHeader(http.StatusBadRequest)
@@ -37,6 +41,9 @@ func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case x.calls == 1:
 		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	case x.calls == 3:
+		http.Redirect(w, r, "/login", http.StatusFound)
 		return
 	case x.docs[r.URL.Path]:
 		w.WriteHeader(http.StatusConflict)

@@ -470,8 +470,20 @@ func (s *informer) pause(ctx context.Context) error {
 // CatchUp returns when every change is recorded that the API server had made when it was called,
 // of the resources whose first list is recorded or under way, or with ctx's error. A resource that
 // is removed meanwhile, or whose list cannot be compared, is left out. It reads the metadata of
-// all objects.
+// all objects, once the watches of the first state have started.
 func (m *Manager) CatchUp(ctx context.Context) error {
+	for begun := false; !begun; {
+		err := m.call(ctx, func(context.Context) error {
+			begun = m.currentState() != nil && !m.undiscovered
+			return nil
+		})
+		if err == nil && !begun {
+			err = wait.For(ctx, catchUpPause)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	for _, s := range m.informerList() {
 		sub, err := s.begin(ctx)
 		if err != nil {

@@ -61,7 +61,7 @@ type Resource struct {
 // APIServices, and reads discovery periodically for clients without that permission. A
 // group whose discovery fails keeps its last resources.
 //
-// Resolve and Changed are safe for concurrent use.
+// Resolve, Changed and Refresh are safe for concurrent use.
 type Resolver struct {
 	host      string
 	client    discovery.DiscoveryInterfaceWithContext
@@ -71,6 +71,7 @@ type Resolver struct {
 	tried     chan struct{} // closed after Run's first reading
 	outages   *rawwatch.Outages
 	outage    *rawwatch.Member
+	reading   chan struct{} // full while discovery is read: a result does not replace one of a later reading
 
 	mu    sync.RWMutex // guards the fields below
 	table *table       // nil: discovery has not succeeded yet
@@ -96,6 +97,7 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	r := &Resolver{
 		host: cfg.Host, client: client, outages: outages, outage: outages.NewMember(""),
 		trigger: make(chan struct{}, 1), changed: make(chan struct{}, 1), tried: make(chan struct{}),
+		reading: make(chan struct{}, 1),
 	}
 	prober := apiclient.NewProber(raw, nil)
 	for _, gvr := range []schema.GroupVersionResource{
@@ -232,9 +234,15 @@ func (r *Resolver) await(ctx context.Context, further []time.Duration, pause tim
 	}
 }
 
-// Refresh reads discovery now. A group that fails keeps its last resources. An error
-// reports a complete failure.
+// Refresh reads discovery, after a reading that is in progress. A group that fails keeps its
+// last resources. An error reports a complete failure.
 func (r *Resolver) Refresh(ctx context.Context) error {
+	select {
+	case r.reading <- struct{}{}:
+		defer func() { <-r.reading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	err := r.read(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,10 +1,13 @@
 package dynamicfactory_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -193,6 +196,45 @@ func TestResolve(t *testing.T) {
 		nodes, err := r.Resolve("nodes")
 		if err != nil || nodes[0].Namespaced || nodes[0].Kind != "Node" {
 			t.Errorf("nodes: %v, %v", nodes, err)
+		}
+	})
+}
+
+// A reading that began before another one does not undo what that has found.
+func TestRefreshBesideRun(t *testing.T) {
+	resolved(t, func(t *testing.T, s *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		var held atomic.Bool
+		release := make(chan struct{})
+		s.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
+			if req.URL.Path != "/apis" || held.Swap(true) {
+				return d.serve(w, req)
+			}
+			answer := httptest.NewRecorder() // of what is served now
+			d.serve(answer, req)
+			<-release
+			maps.Copy(w.Header(), answer.Header())
+			_, _ = w.Write(answer.Body.Bytes())
+			return true
+		})
+		s.Put(crdPath, "", "others.example.com", nil)
+		time.Sleep(300 * time.Millisecond)
+		is(t, "Run is reading", held.Load(), true)
+		d.set(func(g []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			return append(g, group("new.example.com", version("v1", serves("gizmos", "Gizmo"))))
+		})
+		refreshed := make(chan error, 1)
+		go func() { refreshed <- r.Refresh(t.Context()) }()
+		synctest.Wait()
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = r.Refresh(impatient) // it returns
+		close(release)
+		if err := <-refreshed; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if list, err := r.Resolve("gizmos"); err != nil {
+			t.Errorf("gizmos are %v, %v", list, err)
 		}
 	})
 }

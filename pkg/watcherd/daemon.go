@@ -66,7 +66,8 @@ type Options struct {
 	FirstReplica string
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
-	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.
+	// Registerer takes the daemon's metrics until Run returns; a new registry if nil. Two Runs at a time share one if their
+	// configurations have feeds of different names; the metrics of the process then end with the Run that began first.
 	Registerer prometheus.Registerer
 	// Gatherer is what /metrics serves; Registerer if nil, which must then be a
 	// prometheus.Gatherer too, as a registry is.
@@ -96,7 +97,8 @@ type Local struct {
 	// listener or not.
 	API http.RoundTripper
 	// CatchUp returns when every change is recorded that the API server has made, of the
-	// resources whose first list is recorded or under way. It waits for watches that are down.
+	// resources whose first list is recorded or under way. It waits for watches that have not started yet, and for those that
+	// are down.
 	CatchUp func(context.Context) error
 }
 
@@ -302,6 +304,9 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done(), opened: make(chan struct{})}
 	server, err := d.listenAdmin(ctx, p)
 	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil // it ended during the lookup of a name
+		}
 		return err
 	}
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))

@@ -202,3 +202,33 @@ func TestBackupIntoTheStore(t *testing.T) {
 		t.Fatalf("Run: %v\n%s", err, p.log)
 	}
 }
+
+// TestCatchUpAfterARestart: what happened while the daemon was away is recorded when a part of the process has waited
+// for it, however early that asks.
+func TestCatchUpAfterARestart(t *testing.T) {
+	api, sink := newCluster(t), newReceiver(t)
+	p := newProcess(t, api, sink, "resources: [pods]")
+	api.Put(podPath, "ns", "before", nil)
+	p.start()
+	p.until("a delivery", func() bool { return sink.has("before") })
+	if err := p.end(); err != nil {
+		t.Fatal(err)
+	}
+	api.Put(podPath, "ns", "meanwhile", nil)
+	p.options = func(o *watcherd.Options) {
+		o.Foreground = func(ctx context.Context, d watcherd.Local) error {
+			if err := d.CatchUp(ctx); err != nil {
+				return err
+			}
+			body, err := ask(ctx, d.API, "/api/v1/history?resource=pods")
+			if err == nil && !strings.Contains(body, `"name":"meanwhile"`) {
+				t.Errorf("the history is %s", body)
+			}
+			return err
+		}
+	}
+	p.start()
+	if err := <-p.ended; err != nil {
+		t.Fatal(err)
+	}
+}

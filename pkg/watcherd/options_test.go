@@ -1,6 +1,8 @@
 package watcherd_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -48,6 +50,28 @@ sinks: [{name: s, stdout: {}}]
 				t.Errorf("error %v does not name %s", err, name)
 			}
 		})
+	}
+}
+
+// TestEndBeforeTheStart: a context that is done is a clean end, also where the address of a listener has a name.
+func TestEndBeforeTheStart(t *testing.T) {
+	p := newProcess(t, newCluster(t), newReceiver(t), "resources: [pods]")
+	config, err := os.ReadFile(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.1", "localhost"} {
+		if err := os.WriteFile(p.config(), bytes.Replace(config, []byte(`"127.0.0.1:`), []byte(`"`+host+`:`), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := watcherd.Run(ctx, watcherd.Options{
+			ConfigFile: p.config(), REST: p.api.Config(), Kinds: kinds.Builtin(), Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Errorf("listening at %s: %v", host, err)
+		}
 	}
 }
 

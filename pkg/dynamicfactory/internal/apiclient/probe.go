@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -50,11 +51,19 @@ type back struct {
 	at      time.Time
 }
 
-// SetBack notes for the other sources that the storage was set back to a version, "" if it may not be read.
+// maxBacks bounds the rollbacks that are remembered one by one.
+const maxBacks = 64
+
+// SetBack notes for the other sources that the storage was set back to a version, "" if it may not be read. Of more than
+// maxBacks, the earliest become one at the time of the last of them, to an unknown version: sources that have not asked
+// since then ask the server.
 func (p *Prober) SetBack(version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.backs = append(p.backs, back{version, time.Now()})
+	if p.backs = append(p.backs, back{version, time.Now()}); len(p.backs) > maxBacks {
+		p.backs = slices.Delete(p.backs, 0, 1)
+		p.backs[0].version = ""
+	}
 }
 
 // BackSince returns the versions of SetBack since a time.

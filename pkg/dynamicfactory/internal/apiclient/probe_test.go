@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -49,5 +51,29 @@ func TestProbeEndsWithTheRequestOfOneSource(t *testing.T) {
 			t.Errorf("the other source: %v", err)
 		}
 		client.http.CloseIdleConnections()
+	})
+}
+
+// Rollbacks of a server that is set back all the time do not fill the memory, and a source that has not asked since the
+// first of them still learns that there were some.
+func TestRollbacksAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, began := NewProber(nil, nil), time.Now()
+		var middle time.Time
+		for i := range 1000 {
+			time.Sleep(time.Minute)
+			p.SetBack(strconv.Itoa(i))
+			if i == 500 {
+				middle = time.Now()
+			}
+		}
+		for _, since := range []time.Time{began, middle} {
+			if all := p.BackSince(since); len(all) != maxBacks || all[0] != "" || all[1] != strconv.Itoa(1000-maxBacks+1) {
+				t.Errorf("%d versions since %v, the first are %q", len(all), since, all[:2])
+			}
+		}
+		if all := p.BackSince(time.Now().Add(-90 * time.Second)); !slices.Equal(all, []string{"998", "999"}) {
+			t.Errorf("the last are %q", all)
+		}
 	})
 }
