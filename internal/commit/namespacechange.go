@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -391,10 +392,12 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 // that select it came later. Where objects were updated since, it may be one of those: it enters.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	late := transition{t: event.Added, after: o}
-	switch u, noted := g.c.noted(o.GetNamespace(), s); {
-	case !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From):
+	u, noted := g.c.noted(o.GetNamespace(), s)
+	after := func(version string) bool { return version == "" || ledger.Newer(o.GetResourceVersion(), version) }
+	switch {
+	case !s.synced || !noted || !after(cmp.Or(u.First, u.From)):
 		late.t = event.Sync
-	case u.Lost && !u.Former:
+	case u.Lost && !u.Former || !after(u.From):
 		late.t, late.before, late.cause = event.Updated, o, move.cause()
 	}
 	var covered []route.Hit

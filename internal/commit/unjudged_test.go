@@ -189,6 +189,30 @@ func TestNamespaceNeverSeen(t *testing.T) {
 	checkLate(r, nil)
 }
 
+// TestLateNamespaceAfterItsGap has a namespace be seen long after objects changed in it, when the gap of that has been
+// reported: what exists is given as it is by then, also to a watch without snapshots, and there is no other gap.
+func TestLateNamespaceAfterItsGap(t *testing.T) {
+	t.Parallel()
+	never := committest.PodWatch(committest.ProdPods, func(w *plan.Watch) { w.Snapshot = false })
+	r := newRig(t, disk(), never)
+	s := r.know()
+	s.saved.ResourceVersion = "2"
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), addedTo(s, r.Object("b", "u2", "4")), deletedFrom(s, r.Object("b", "u2", "5")))
+	s.saved.ResourceVersion = "5"
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	r.Expect("gap   ")
+	r.pass(time.Minute)
+	r.group.touchAll(r.running)
+	r.commit()
+	r.Expect()
+	r.commit(addedTo(s, r.Object("c", "u3", "6")))
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit()
+	checkLate(r, []string{"updated a u1 3", "added c u3 6"})
+}
+
 // TestLateNamespaceOfAFeedThatIsAway: the gap of a feed that is not there when its namespace
 // is seen is reported once it is.
 func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
