@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -289,8 +290,8 @@ func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string,
 }
 
 // unseenNamespaces is the job that reports changes in namespaces that are not seen any more:
-// they came and went while the watch of namespaces failed. Which watches they
-// concern is not known, so that each feed has one gap for all of them.
+// they came and went while the watch of namespaces failed. Which watches select them is
+// not known, so that each watch of a feed which may has one gap for all of them.
 type unseenNamespaces struct{}
 
 // over are the unjudged changes that wait no longer for their namespace, of the feeds that
@@ -323,7 +324,10 @@ func (unseenNamespaces) step(g *group) (more bool, err error) {
 			}
 		}
 		now := g.c.cfg.Now()
-		if err := g.unjudgedGap(s, first, now, "", WatchRef.byLabels); err != nil {
+		err := g.unjudgedGap(s, first, now, "", func(h WatchRef) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Keys(lost)), h.mayCover)
+		})
+		if err != nil {
 			return false, err
 		}
 		for namespace, u := range lost {

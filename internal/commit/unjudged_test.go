@@ -213,6 +213,25 @@ func TestLateNamespaceAfterItsGap(t *testing.T) {
 	checkLate(r, []string{"updated a u1 3", "added c u3 6"})
 }
 
+// TestNamespaceNeverSeenOfOthers: what came and went in a namespace that was not seen is no loss of a watch that
+// leaves it out by its name.
+func TestNamespaceNeverSeenOfOthers(t *testing.T) {
+	t.Parallel()
+	other := committest.PodWatch(committest.ProdPods)
+	other.Name, other.Selection.Namespaces.Include = "other", []string{"elsewhere"}
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), other)
+	s := r.know()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	for _, e := range r.Expect("gap   ") {
+		if e.Gap.Watch != "w" {
+			t.Errorf("the gap is %+v", e.Gap)
+		}
+	}
+}
+
 // TestLateNamespaceOfAFeedThatIsAway: the gap of a feed that is not there when its namespace
 // is seen is reported once it is.
 func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
