@@ -87,6 +87,42 @@ func TestLateNamespaceBesideAnotherWatch(t *testing.T) {
 	}
 }
 
+// TestLateNamespaceOfOtherObjects has objects change in a namespace that is seen later: those that a watch leaves out by their
+// labels are no loss of it, whatever the namespace, unless they had the labels, or come to have them.
+func TestLateNamespaceOfOtherObjects(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(r *rig, s *Feed) []change
+		want []string
+	}{
+		"deleted": {func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, nil},
+		"updated": {func(r *rig, s *Feed) []change {
+			return []change{updatedIn(s, r.Object("a", "u1", "5"), r.Object("a", "u1", "3"))}
+		}, nil},
+		"comes to be selected": {func(r *rig, s *Feed) []change {
+			return []change{updatedIn(s, r.Object("a", "u1", "5", "web"), r.Object("a", "u1", "3"))}
+		}, []string{"updated a u1 5", "gap   "}},
+		"was selected": {func(r *rig, s *Feed) []change {
+			return []change{
+				updatedIn(s, r.Object("a", "u1", "5", "web"), r.Object("a", "u1", "3")),
+				updatedIn(s, r.Object("a", "u1", "6"), r.Object("a", "u1", "5", "web")),
+			}
+		}, []string{"gap   "}},
+		"was selected at its end": {func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, r.Object("a", "u1", "5", "web"))}
+		}, []string{"gap   "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Selection.Labels = "tier=web"; committest.ProdPods(w) }))
+			s := r.know()
+			s.saved.ResourceVersion = "2"
+			r.commit(append([]change{addedTo(s, r.Object("a", "u1", "3"))}, tc.do(r, s)...)...)
+			r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+			checkLate(r, tc.want)
+		})
+	}
+}
+
 // TestLateNamespaceOfAFirstList lists objects for the first time in a namespace that is seen
 // later: they are not new to anybody, but what is added behind the list is.
 func TestLateNamespaceOfAFirstList(t *testing.T) {
