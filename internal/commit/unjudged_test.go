@@ -602,6 +602,43 @@ func TestNamespaceMadeAgain(t *testing.T) {
 	}
 }
 
+// TestNamespaceMadeAgainAfterAList has a list find that a namespace is gone, as after a restart, before it is made again with
+// other labels: what is in the new one is not judged by those of the one before.
+func TestNamespaceMadeAgainAfterAList(t *testing.T) {
+	for name, gone := range map[string]func(r *rig) change{
+		"of a start": func(*rig) change { return &namespacesSynced{} },
+		"amid a start": func(r *rig) change {
+			r.c.HoldRelabels()
+			return &namespacesSynced{}
+		},
+		"behind a loss": func(r *rig) change { return &namespaceGone{obj: r.namespace("1", "")} },
+	} {
+		for _, tc := range []struct {
+			was, now    string
+			want, later []string
+		}{
+			{"dev", "prod", nil, []string{"gap   "}},
+			{"prod", "dev", []string{"deleted a u10 4"}, nil},
+		} {
+			t.Run(name+", "+tc.now, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+				s := r.know(&namespaceSeen{obj: r.namespace("1", tc.was)})
+				s.saved.ResourceVersion = "2"
+				r.commit(addedTo(s, r.made("2", 10)))
+				r.Events()
+				r.at = time.Date(2026, 1, 1, 0, 0, 20, 0, time.UTC)
+				r.commit(gone(r))
+				r.commit(deletedFrom(s, r.made("4", 10)), addedTo(s, r.made("7", 40)), deletedFrom(s, r.made("8", 40)))
+				r.Expect(tc.want...)
+				r.c.relabelsHeld.Store(false)
+				r.commit(&namespaceSeen{obj: r.namespace("6", tc.now)})
+				checkLate(r, tc.later)
+			})
+		}
+	}
+}
+
 // TestSelectorWhileANamespaceIsMadeAgain gives a watch a selector when the labels of the
 // namespace that was made again are not known: what it was given without is not added again.
 func TestSelectorWhileANamespaceIsMadeAgain(t *testing.T) {
