@@ -218,7 +218,7 @@ func (o *transition) leavesTheRest() bool {
 		o.before.GetDeletionTimestamp().Equal(o.after.GetDeletionTimestamp()) && o.before.Labels().Same(o.after.Labels())
 }
 
-// mayConcern reports whether the transition is one of a watch, whatever the namespace.
+// mayConcern reports whether the transition is one of a watch if that selects the namespace.
 func (o *transition) mayConcern(h WatchRef) bool {
 	selects := func(state *compact.Object) bool { return state != nil && h.Watch.Filter.MatchObject(state) }
 	return o.lost || selects(o.before) || selects(o.after) || selects(o.last)

@@ -88,7 +88,7 @@ func TestLateNamespaceBesideAnotherWatch(t *testing.T) {
 }
 
 // TestLateNamespaceOfOtherObjects has objects change in a namespace that is seen later: those that a watch leaves out by their
-// labels are no loss of it, whatever the namespace, unless they had the labels, or come to have them.
+// labels are no loss of it, unless they had the labels, or come to have them.
 func TestLateNamespaceOfOtherObjects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do   func(r *rig, s *Feed) []change
