@@ -71,7 +71,7 @@ type (
 	}
 	// namespacesSynced comes once all namespaces have been seen.
 	namespacesSynced struct {
-		names map[string]struct{} // those that exist
+		names map[string]struct{} // those that exist, and some that ended since
 		at    time.Time
 	}
 	// barrier is nothing: everything before it is committed when done closes.
@@ -153,6 +153,9 @@ type NamespaceHandler struct {
 	c       *Committer
 	stopped <-chan struct{}
 
+	order sync.Mutex          // held while something is sent; guards names
+	names map[string]struct{} // of those that were sent; nil behind namespacesSynced
+
 	mu   sync.Mutex // guards what follows
 	sub  windowed
 	seen uint64
@@ -160,11 +163,15 @@ type NamespaceHandler struct {
 
 // NamespaceHandler makes a handler that drops what comes once stopped is closed.
 func (c *Committer) NamespaceHandler(stopped <-chan struct{}) *NamespaceHandler {
-	return &NamespaceHandler{c: c, stopped: stopped}
+	return &NamespaceHandler{c: c, stopped: stopped, names: map[string]struct{}{}}
 }
 
-// Synced reports the names of the namespaces that exist, after all of them.
-func (h *NamespaceHandler) Synced(names map[string]struct{}) {
+// Synced reports that all namespaces that exist were forwarded.
+func (h *NamespaceHandler) Synced() {
+	h.order.Lock() // one that is made this moment is among the names, or behind them
+	defer h.order.Unlock()
+	names := h.names
+	h.names = nil
 	h.send(func(at time.Time) change { return &namespacesSynced{names, at} })
 }
 
@@ -190,7 +197,12 @@ func (h *NamespaceHandler) handle(obj any, what func(*compact.Object, time.Time)
 	if !ok {
 		return
 	}
+	h.order.Lock()
+	if h.names != nil {
+		h.names[o.GetName()] = struct{}{}
+	}
 	h.send(func(at time.Time) change { return what(o, at) })
+	h.order.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen = max(h.seen, o.Position())

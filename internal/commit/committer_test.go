@@ -309,7 +309,7 @@ func TestNamespaceHandler(t *testing.T) {
 	}
 	h.OnUpdate(nil, l.namespace("2", "prod").WithPosition(5))
 	h.OnAdd("no object", false)
-	h.Synced(map[string]struct{}{"ns": {}})
+	h.Synced()
 	l.c.Flush()
 	<-l.c.NamespacesKnown()
 	if labels, known := l.c.NamespaceLabels("ns"); !known || labels["env"] != "prod" || i.acked != 5 {

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -391,10 +392,12 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 // that select it came later. Where objects were updated since, it may be one of those: it enters.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	late := transition{t: event.Added, after: o}
-	switch u, noted := g.c.noted(o.GetNamespace(), s); {
-	case !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From):
+	u, noted := g.c.noted(o.GetNamespace(), s)
+	after := func(version string) bool { return version == "" || ledger.Newer(o.GetResourceVersion(), version) }
+	switch {
+	case !s.synced || !noted || !after(cmp.Or(u.First, u.From)):
 		late.t = event.Sync
-	case u.Lost && !u.Former:
+	case u.Lost && !u.Former || !after(u.From):
 		late.t, late.before, late.cause = event.Updated, o, move.cause()
 	}
 	var covered []route.Hit
@@ -418,30 +421,32 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 }
 
 func (c *namespaceGone) process(g *group) error {
-	ended, err := g.ended(c.obj)
-	if err != nil {
-		return err
+	ended := c.at // a list has found that
+	if deleted := c.obj.GetDeletionTimestamp(); deleted != nil {
+		ended = deleted.Time
 	}
-	g.namespaceGone(c.obj.GetName(), c.at, ended)
-	return nil
+	return g.namespaceGone(c.obj.GetName(), c.at, ended)
 }
 
-// ended is when a namespace ended by its deletionTimestamp: what is made later is in another one.
-// Objects of that one that are recorded already were judged by the labels of the one that
-// ended, so that only what was made after them is not. Zero if that is not known.
-func (g *group) ended(ns *compact.Object) (time.Time, error) {
-	deleted := ns.GetDeletionTimestamp()
-	if deleted == nil || g.c.relabelsHeld.Load() {
-		return time.Time{}, nil
+// ended is from when on what is made is in another namespace than the one of a name that had ended by a time, and whose end
+// was observed later. Objects of that other one that are recorded already were judged by the labels of the one that
+// ended, so that only what was made after them is not; where they cannot be looked at, what was made before the observation counts as they do.
+func (g *group) ended(namespace string, ended, observed time.Time) (time.Time, error) {
+	unknown := ended
+	if observed.After(ended) {
+		unknown = observed
 	}
-	ended, prefix, looked := deleted.Time, ledger.Key(ns.GetName(), ""), 0
+	if g.c.relabelsHeld.Load() {
+		return unknown, nil
+	}
+	prefix, looked := ledger.Key(namespace, ""), 0
 	look := func(o *compact.Object) {
 		if o != nil && madeAfter(o, ended) {
 			ended = o.GetCreationTimestamp().Time
 		}
 	}
 	for _, s := range append(g.c.cfg.Running(), g.c.resting...) {
-		if !s.selects(ns.GetName()) {
+		if !s.selects(namespace) {
 			continue
 		}
 		more, err := g.c.ledger.Scan(s.Partition, prefix, "", func(_ string, o *compact.Object) error {
@@ -453,7 +458,7 @@ func (g *group) ended(ns *compact.Object) (time.Time, error) {
 		})
 		switch {
 		case more, errors.Is(err, store.ErrUnreadable):
-			return time.Time{}, nil
+			return unknown, nil
 		case err != nil:
 			return time.Time{}, err
 		}
@@ -466,23 +471,29 @@ func (g *group) ended(ns *compact.Object) (time.Time, error) {
 	return ended, nil
 }
 
-// namespaceGone keeps the labels of a namespace for the deletions of its objects. ended is as
-// in namespace.
-func (g *group) namespaceGone(name string, at, ended time.Time) {
-	if n, known := g.c.namespaces.get(name); known && n.Gone.IsZero() {
-		n.Gone, n.Ended = at, ended
-		g.putNamespace(name, n)
-		if !ended.IsZero() {
-			g.endUnjudged(name)
-		}
+// namespaceGone keeps the labels of a namespace for the deletions of its objects. It had ended by a time.
+func (g *group) namespaceGone(name string, at, ended time.Time) error {
+	n, known := g.c.namespaces.get(name)
+	if !known || !n.Gone.IsZero() {
+		return nil
 	}
+	ended, err := g.ended(name, ended, at)
+	if err != nil {
+		return err
+	}
+	n.Gone, n.Ended = at, ended
+	g.putNamespace(name, n)
+	g.endUnjudged(name)
+	return nil
 }
 
 // process notes that all namespaces are known, and which are no more.
 func (c *namespacesSynced) process(g *group) error {
 	for _, name := range g.c.namespaces.existing() {
 		if _, exists := c.names[name]; !exists {
-			g.namespaceGone(name, c.at, time.Time{})
+			if err := g.namespaceGone(name, c.at, c.at); err != nil {
+				return err
+			}
 		}
 	}
 	g.batch.PutMeta(namespacesKnownKey, []byte("{}"))

@@ -218,6 +218,12 @@ func (o *transition) leavesTheRest() bool {
 		o.before.GetDeletionTimestamp().Equal(o.after.GetDeletionTimestamp()) && o.before.Labels().Same(o.after.Labels())
 }
 
+// mayConcern reports whether the transition is one of a watch if that selects the namespace.
+func (o *transition) mayConcern(h WatchRef) bool {
+	selects := func(state *compact.Object) bool { return state != nil && h.Watch.Filter.MatchObject(state) }
+	return o.lost || selects(o.before) || selects(o.after) || selects(o.last)
+}
+
 // identity has the version in the event's ID.
 func (o *transition) identity() *compact.Object {
 	if o.last != nil {
@@ -317,7 +323,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History
 		} else {
-			unjudged = unjudged || h.mayCover(o.subject().GetNamespace())
+			unjudged = unjudged || h.mayCover(o.subject().GetNamespace()) && o.mayConcern(h)
 		}
 	}
 	g.hits = hits

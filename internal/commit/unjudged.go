@@ -1,8 +1,10 @@
 package commit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +74,8 @@ func (h WatchRef) mayCover(namespace string) bool {
 
 // unjudged are changes in a namespace that has not been seen, of one part of the ledger.
 type unjudged struct {
-	From     string    // the version before them
+	First    string    `json:",omitzero"` // the version before the first of them, if a gap is reported up to From
+	From     string    // the version before them, or before those behind that gap
 	FromTime time.Time // when that was committed
 	At       time.Time // of the first
 	Lost     bool      // an object had more than one of them, or was deleted
@@ -171,7 +174,7 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed, a
 		case all:
 			g.c.dropUnjudged(g.batch, namespace, s.Partition)
 		case u.Former:
-			g.note(namespace, s.Partition, unjudged{From: u.From, FromTime: u.FromTime, At: u.At})
+			g.note(namespace, s.Partition, unjudged{First: u.First, From: u.From, FromTime: u.FromTime, At: u.At})
 		}
 		if !u.Lost {
 			continue
@@ -268,11 +271,17 @@ func (x laterRules) process(g *group) error {
 	return nil
 }
 
-func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
+// cameTo is the newest version of which anything is recorded.
+func (s *Feed) cameTo() string {
 	to := s.saved.RecordedUpTo()
 	if s.newest != nil {
 		to = ledger.Later(to, s.newest.GetResourceVersion())
 	}
+	return to
+}
+
+func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
+	to := s.cameTo()
 	s.Log.Warn("objects changed in a namespace that was not seen: watches that select namespaces by label were not given all of it",
 		"namespace", namespace, "fromResourceVersion", u.From, "toResourceVersion", to)
 	return g.gap(s, at, &dynamicfactory.Gap{
@@ -281,8 +290,8 @@ func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string,
 }
 
 // unseenNamespaces is the job that reports changes in namespaces that are not seen any more:
-// they came and went while the watch of namespaces failed. Which watches they
-// concern is not known, so that each feed has one gap for all of them.
+// they came and went while the watch of namespaces failed. Which watches select them is
+// not known, so that each watch of a feed which may has one gap for all of them.
 type unseenNamespaces struct{}
 
 // over are the unjudged changes that wait no longer for their namespace, of the feeds that
@@ -308,16 +317,44 @@ func (c *Committer) over() map[*Feed]unjudged {
 
 func (unseenNamespaces) step(g *group) (more bool, err error) {
 	for s, first := range g.c.over() {
-		if err := g.unjudgedGap(s, first, g.c.cfg.Now(), "", WatchRef.byLabels); err != nil {
-			return false, err
-		}
+		lost := map[string]unjudged{}
 		for namespace := range g.c.unjudged {
 			if u, _ := g.c.noted(namespace, s); u.Lost {
-				g.c.dropUnjudged(g.batch, namespace, s.Partition)
+				lost[namespace] = u
+			}
+		}
+		now := g.c.cfg.Now()
+		err := g.unjudgedGap(s, first, now, "", func(h WatchRef) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Keys(lost)), h.mayCover)
+		})
+		if err != nil {
+			return false, err
+		}
+		for namespace, u := range lost {
+			if err := g.reported(s, namespace, u, now); err != nil {
+				return false, err
 			}
 		}
 	}
 	return false, nil
+}
+
+// reported notes that a gap has what was lost in a namespace. What exists there is given once the namespace is seen.
+func (g *group) reported(s *Feed, namespace string, u unjudged, at time.Time) error {
+	empty, err := g.c.ledger.Empty(s.Partition, ledger.Key(namespace, ""))
+	if err != nil {
+		return err
+	}
+	if n, seen := g.c.namespaces.get(namespace); empty || seen && n.Ended.IsZero() {
+		g.c.dropUnjudged(g.batch, namespace, s.Partition)
+		return nil
+	}
+	next := unjudged{From: u.From, FromTime: at, At: at}
+	if u.From != "" {
+		next.First, next.From = cmp.Or(u.First, u.From), ledger.Later(u.From, s.cameTo())
+	}
+	g.note(namespace, s.Partition, next)
+	return nil
 }
 
 func (unseenNamespaces) end() {}

@@ -87,6 +87,42 @@ func TestLateNamespaceBesideAnotherWatch(t *testing.T) {
 	}
 }
 
+// TestLateNamespaceOfOtherObjects has objects change in a namespace that is seen later: those that a watch leaves out by their
+// labels are no loss of it, unless they had the labels, or come to have them.
+func TestLateNamespaceOfOtherObjects(t *testing.T) {
+	for name, tc := range map[string]struct {
+		do   func(r *rig, s *Feed) []change
+		want []string
+	}{
+		"deleted": {func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, nil},
+		"updated": {func(r *rig, s *Feed) []change {
+			return []change{updatedIn(s, r.Object("a", "u1", "5"), r.Object("a", "u1", "3"))}
+		}, nil},
+		"comes to be selected": {func(r *rig, s *Feed) []change {
+			return []change{updatedIn(s, r.Object("a", "u1", "5", "web"), r.Object("a", "u1", "3"))}
+		}, []string{"updated a u1 5", "gap   "}},
+		"was selected": {func(r *rig, s *Feed) []change {
+			return []change{
+				updatedIn(s, r.Object("a", "u1", "5", "web"), r.Object("a", "u1", "3")),
+				updatedIn(s, r.Object("a", "u1", "6"), r.Object("a", "u1", "5", "web")),
+			}
+		}, []string{"gap   "}},
+		"was selected at its end": {func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, r.Object("a", "u1", "5", "web"))}
+		}, []string{"gap   "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Selection.Labels = "tier=web"; committest.ProdPods(w) }))
+			s := r.know()
+			s.saved.ResourceVersion = "2"
+			r.commit(append([]change{addedTo(s, r.Object("a", "u1", "3"))}, tc.do(r, s)...)...)
+			r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+			checkLate(r, tc.want)
+		})
+	}
+}
+
 // TestLateNamespaceOfAFirstList lists objects for the first time in a namespace that is seen
 // later: they are not new to anybody, but what is added behind the list is.
 func TestLateNamespaceOfAFirstList(t *testing.T) {
@@ -187,6 +223,49 @@ func TestNamespaceNeverSeen(t *testing.T) {
 		}
 	}
 	checkLate(r, nil)
+}
+
+// TestLateNamespaceAfterItsGap has a namespace be seen long after objects changed in it, when the gap of that has been
+// reported: what exists is given as it is by then, also to a watch without snapshots, and there is no other gap.
+func TestLateNamespaceAfterItsGap(t *testing.T) {
+	t.Parallel()
+	never := committest.PodWatch(committest.ProdPods, func(w *plan.Watch) { w.Snapshot = false })
+	r := newRig(t, disk(), never)
+	s := r.know()
+	s.saved.ResourceVersion = "2"
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), addedTo(s, r.Object("b", "u2", "4")), deletedFrom(s, r.Object("b", "u2", "5")))
+	s.saved.ResourceVersion = "5"
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	r.Expect("gap   ")
+	r.pass(time.Minute)
+	r.group.touchAll(r.running)
+	r.commit()
+	r.Expect()
+	r.commit(addedTo(s, r.Object("c", "u3", "6")))
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit()
+	checkLate(r, []string{"updated a u1 3", "added c u3 6"})
+}
+
+// TestNamespaceNeverSeenOfOthers: what came and went in a namespace that was not seen is no loss of a watch that
+// leaves it out by its name.
+func TestNamespaceNeverSeenOfOthers(t *testing.T) {
+	t.Parallel()
+	other := committest.PodWatch(committest.ProdPods)
+	other.Name, other.Selection.Namespaces.Include = "other", []string{"elsewhere"}
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), other)
+	s := r.know()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	for _, e := range r.Expect("gap   ") {
+		if e.Gap.Watch != "w" {
+			t.Errorf("the gap is %+v", e.Gap)
+		}
+	}
 }
 
 // TestLateNamespaceOfAFeedThatIsAway: the gap of a feed that is not there when its namespace
@@ -518,6 +597,43 @@ func TestNamespaceMadeAgain(t *testing.T) {
 				r.commit(&namespaceSeen{obj: r.namespace("6", tc.now)})
 				r.commit()
 				r.Expect(tc.later...)
+			})
+		}
+	}
+}
+
+// TestNamespaceMadeAgainAfterAList has a list find that a namespace is gone, as after a restart, before it is made again with
+// other labels: what is in the new one is not judged by those of the one before.
+func TestNamespaceMadeAgainAfterAList(t *testing.T) {
+	for name, gone := range map[string]func(r *rig) change{
+		"of a start": func(*rig) change { return &namespacesSynced{} },
+		"amid a start": func(r *rig) change {
+			r.c.HoldRelabels()
+			return &namespacesSynced{}
+		},
+		"behind a loss": func(r *rig) change { return &namespaceGone{obj: r.namespace("1", "")} },
+	} {
+		for _, tc := range []struct {
+			was, now    string
+			want, later []string
+		}{
+			{"dev", "prod", nil, []string{"gap   "}},
+			{"prod", "dev", []string{"deleted a u10 4"}, nil},
+		} {
+			t.Run(name+", "+tc.now, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+				s := r.know(&namespaceSeen{obj: r.namespace("1", tc.was)})
+				s.saved.ResourceVersion = "2"
+				r.commit(addedTo(s, r.made("2", 10)))
+				r.Events()
+				r.at = time.Date(2026, 1, 1, 0, 0, 20, 0, time.UTC)
+				r.commit(gone(r))
+				r.commit(deletedFrom(s, r.made("4", 10)), addedTo(s, r.made("7", 40)), deletedFrom(s, r.made("8", 40)))
+				r.Expect(tc.want...)
+				r.c.relabelsHeld.Store(false)
+				r.commit(&namespaceSeen{obj: r.namespace("6", tc.now)})
+				checkLate(r, tc.later)
 			})
 		}
 	}

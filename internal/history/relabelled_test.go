@@ -27,7 +27,7 @@ func relabelling(t *testing.T, play func(t *testing.T, w *world, h cache.Resourc
 		}
 		prod := namespace("prod")
 		namespaces.OnAdd(prod, true)
-		namespaces.Synced(map[string]struct{}{"ns": {}})
+		namespaces.Synced()
 		w.watch.Selection.Namespaces = selector.Namespaces{Selector: "env=prod"}
 		var err error
 		w.watch.Filter, err = w.watch.Selection.Filter()

@@ -54,7 +54,7 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 		for name := range labels {
 			namespaces.OnAdd(seen(name, plaintext), true)
 		}
-		namespaces.Synced(map[string]struct{}{"hidden": {}, "shown": {}})
+		namespaces.Synced()
 		for name := range labels {
 			namespaces.OnUpdate(seen(name, plaintext), seen(name, "another"))
 		}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -63,7 +62,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 		n.waiting.Go(func() {
 			select {
 			case <-sub.Synced():
-				h.Synced(listed(sub.Informer().GetStore()))
+				h.Synced()
 			case <-stopped:
 			}
 		})
@@ -75,14 +74,6 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 		return errors.Join(err, ended)
 	}
 	return nil
-}
-
-func listed(store cache.Store) map[string]struct{} {
-	names := map[string]struct{}{}
-	for _, key := range store.ListKeys() {
-		names[key] = struct{}{}
-	}
-	return names
 }
 
 func (n *namespaces) close() {

@@ -137,13 +137,12 @@ func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, 
 	if f == nil {
 		return true
 	}
-	if !f.MatchNamespace(o, nsLabels) {
-		return false
-	}
-	if f.labels != nil && !f.labels.Matches(o.Labels()) {
-		return false
-	}
-	return f.matchFields(o)
+	return f.MatchNamespace(o, nsLabels) && f.MatchObject(o)
+}
+
+// MatchObject is the part of Match that is not about the namespace.
+func (f *Filter) MatchObject(o *compact.Object) bool {
+	return f == nil || (f.labels == nil || f.labels.Matches(o.Labels())) && f.matchFields(o)
 }
 
 // MatchNamespace is the part of Match that is about the namespace.
