@@ -59,7 +59,7 @@ func (s *sink) write(groups []*group, count int) error {
 	if replaced {
 		s.archive.reset()
 	}
-	if err := s.folder.room(total(groups), s.minFree); err != nil {
+	if err := room(s.folder.path, total(groups), s.minFree); err != nil {
 		return classify(err)
 	}
 	for _, g := range groups {
