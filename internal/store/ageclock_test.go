@@ -89,6 +89,55 @@ func TestClockFarAhead(t *testing.T) {
 	})
 }
 
+// TestLettersOfAClockBehind makes a dead letter while the clock is a year behind, as after the start of a machine that has
+// none of its own: it is kept as long as any other, and not until the clock is right again.
+func TestLettersOfAClockBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var behind atomic.Int64
+		o := Options{
+			FS: vfs.NewMem(), DeadLetterMaxAge: 24 * time.Hour, firstSequence: 1,
+			Now: func() time.Time { return time.Now().Add(-time.Duration(behind.Load())) },
+		}
+		record := func(s *Store) {
+			t.Helper()
+			b := s.NewBatch()
+			b.Append(Record{Time: o.Now(), Payload: []byte("x")}, []Route{{Sink: "a"}})
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := openTest(t, "store", o)
+		ensure(t, s, "a")
+		for range 3 { // segments
+			record(s)
+			time.Sleep(2 * segmentAge)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+
+		behind.Store(int64(365 * 24 * time.Hour))
+		s = openTest(t, "store", o)
+		q := ensure(t, s, "a")
+		record(s)
+		read(t, q, 0, 10)
+		if err := q.DeadLetter(4, Letter{Reason: "refused", First: o.Now(), Time: o.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		running(t, s)
+		time.Sleep(time.Minute)
+		behind.Store(0)
+		time.Sleep(20 * time.Hour)
+		if n := q.Stats().DeadLetters; n != 1 {
+			t.Errorf("%d dead letters a day after the attempt, want 1", n)
+		}
+		time.Sleep(5 * time.Hour)
+		if n := q.Stats().DeadLetters; n != 0 {
+			t.Errorf("%d dead letters are older than is kept", n)
+		}
+	})
+}
+
 // TestAgesOfTheWallClock: a difference of times that have monotonic readings is one of these, in which the wall clock's
 // jumps do not show.
 func TestAgesOfTheWallClock(t *testing.T) {

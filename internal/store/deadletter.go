@@ -159,6 +159,7 @@ func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Let
 	if taken.Count == 0 {
 		return b.Close()
 	}
+	l.Time = q.s.log.notBehind(l.Time)
 	d := layout.DeadLetter{
 		Sequence: sl.sequence, Lane: value.Lane, Time: sl.time, Flags: sl.flags, Attempts: uint32(l.Attempts), First: l.First,
 		Last: l.Time, Reason: l.Reason, Payload: value.Payload,

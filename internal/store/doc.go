@@ -102,7 +102,8 @@
 // Times in records are the caller's. Retention and replay by time use those that are in
 // order with most others; a record written under a wrong clock counts as old as the
 // next one after it (retention.go). Records and dead letters expire by a clock that jumped ahead
-// only when it has stayed there for an hour.
+// only when it has stayed there for an hour. A dead letter that is made while the clock is
+// behind the end of the log gets the time of that.
 //
 // # Packages
 //

@@ -77,6 +77,16 @@ func (s *Store) lastRecord(low uint64) (uint64, error) {
 	return sequence, nil
 }
 
+// notBehind returns the time, or the one to which the log has come if that is later: the clock is behind then.
+func (l *logState) notBehind(t time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.marks) > 0 && l.marks.trusted().After(t) {
+		return l.marks.trusted()
+	}
+	return t
+}
+
 // totalLocked is how much has been appended since the store was made.
 func (l *logState) totalLocked() (count, bytes int64) {
 	if len(l.marks) > 0 {

@@ -30,6 +30,7 @@ type archivist struct {
 	root     string
 	own      *regexp.Regexp // names of this sink's files
 	rotation Rotate
+	minFree  int64 // that a compression leaves
 	access   access
 	log      *slog.Logger
 	metrics  *metrics
@@ -62,10 +63,10 @@ type job struct {
 	keep bool // delete what is too many; only where the path is this sink's for certain
 }
 
-func newArchivist(t *template, r Rotate, rights access, log *slog.Logger, m *metrics) *archivist {
+func newArchivist(t *template, r Rotate, minFree int64, rights access, log *slog.Logger, m *metrics) *archivist {
 	stop, cancel := context.WithCancel(context.Background())
 	return &archivist{
-		root: t.root, own: t.matcher(), rotation: r, access: rights, log: log, metrics: m, stop: stop, cancel: cancel,
+		root: t.root, own: t.matcher(), rotation: r, minFree: minFree, access: rights, log: log, metrics: m, stop: stop, cancel: cancel,
 		listed: map[string]bool{}, known: map[string]*history{},
 	}
 }
@@ -370,20 +371,20 @@ func (a *archivist) writeGzip(root *os.Root, in io.Reader, name string) (err err
 		return err
 	}
 	zip := gzip.NewWriter(out)
-	if _, err := io.Copy(zip, &stoppable{ctx: a.stop, r: in}); err != nil {
+	if _, err := io.CopyBuffer(zip, &source{a, in}, make([]byte, 256<<10)); err != nil { // the disk is asked for each
 		return err
 	}
 	return errors.Join(zip.Close(), fsync(out))
 }
 
-// stoppable is a reader that fails once its context is done.
-type stoppable struct {
-	ctx context.Context
-	r   io.Reader
+// source is what is compressed. It fails once the archivist is to stop, or the disk has no room for more.
+type source struct {
+	a *archivist
+	r io.Reader
 }
 
-func (s *stoppable) Read(p []byte) (int, error) {
-	if err := s.ctx.Err(); err != nil {
+func (s *source) Read(p []byte) (int, error) {
+	if err := errors.Join(s.a.stop.Err(), room(s.a.root, int64(len(p)), s.a.minFree)); err != nil {
 		return 0, err
 	}
 	return s.r.Read(p)

@@ -40,7 +40,8 @@ type Config struct {
 	MaxOpenFiles int `json:"maxOpenFiles,omitempty" jsonschema:"default=128"`
 
 	// MinFree is the free disk space that the sink leaves to others: the store may be
-	// on the same disk. Batches wait while there is less. 0 fills the disk.
+	// on the same disk. Batches wait while there is less; compression may take half of it,
+	// as it makes room. 0 fills the disk.
 	MinFree sinks.Bytes `json:"minFree,omitempty" jsonschema:"oneof_type=string;integer,default=64Mi"`
 }
 
@@ -146,7 +147,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		format:   o.Format,
 		rotation: c.Rotate,
 		minFree:  int64(c.MinFree),
-		archive:  newArchivist(t, c.Rotate, rights, o.Logger, m),
+		archive:  newArchivist(t, c.Rotate, int64(c.MinFree)/2, rights, o.Logger, m),
 		log:      o.Logger,
 		metrics:  m,
 		io:       solo.New(),

@@ -3,6 +3,7 @@ package file_test
 import (
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,7 @@ func TestMinFree(t *testing.T) {
 			accepted = append(accepted, batch...)
 		}
 	}
-	if class, _ := sinks.Classify(err); class != sinks.ClassRetry || !strings.Contains(err.Error(), "minFree is 2 MiB") {
+	if class, _ := sinks.Classify(err); class != sinks.ClassRetry || !strings.Contains(err.Error(), "minFree leaves 2 MiB") {
 		t.Errorf("class %s: %v", class, err)
 	}
 	var fs syscall.Statfs_t
@@ -69,6 +70,41 @@ func TestMinFree(t *testing.T) {
 	more := sinktest.Large(50, 50, 100<<10)
 	f.write(s, more)
 	f.expect("small/prod.jsonl", append(accepted, more)...)
+}
+
+// TestCompressionLeavesRoom: a copy of a large rotated file does not fill the disk either. Where the small one of another has
+// room, it is made, as it frees more than it takes.
+func TestCompressionLeavesRoom(t *testing.T) {
+	f := newTree(t)
+	mountSmall(t, f.path("small"), "8m")
+	random := make([]byte, 3<<20)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	const large, small = "small/prod@20200101T000000.002Z.jsonl", "small/prod@20200101T000000.001Z.jsonl"
+	for name, content := range map[string][]byte{large: random, small: make([]byte, 1<<20), "small/filler": make([]byte, 1<<20)} {
+		if err := os.WriteFile(f.path(name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotated := func(c *file.Config) {
+		c.MinFree = 2 << 20
+		c.Rotate.Compress = "gzip"
+	}
+	s := f.open("small/{namespace}.jsonl", rotated)
+	f.write(s, sinktest.Event(0, 0))
+	has := func(name string) bool { return slices.Contains(f.names(), name) }
+	eventually(t, "the small one is compressed", func() bool { return has(small+".gz") && !has(small) })
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !has(large) || !strings.Contains(f.logs.String(), "minFree") {
+		t.Errorf("files %q, logs %s", f.names(), f.logs)
+	}
+
+	if err := os.Remove(f.path("small/filler")); err != nil {
+		t.Fatal(err)
+	}
+	f.write(f.open("small/{namespace}.jsonl", rotated), sinktest.Event(1, 1))
+	eventually(t, "with room the large one is, too", func() bool { return has(large+".gz") && !has(large) })
 }
 
 // TestDescriptors: a batch for many files needs no more descriptors than maxOpenFiles,

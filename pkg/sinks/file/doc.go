@@ -17,7 +17,8 @@
 //     refused, as is anything that is not a regular file.
 //   - A file that was renamed, deleted or truncated from outside (logrotate) is
 //     noticed at the next batch: a new one is begun, a truncated one continued.
-//   - The sink leaves minFree of its disk to others. Batches wait while there is less.
+//   - The sink leaves minFree of its disk to others. Batches wait while there is less; a
+//     compression, which makes room, ends where half of it is left.
 //   - No more than maxOpenFiles are open at once, for any batch.
 //   - The rotated files of a path sort in the order of its rotations, also when the
 //     clock goes back; `keep` deletes the oldest.

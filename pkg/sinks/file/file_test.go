@@ -657,6 +657,36 @@ func TestRotateByAge(t *testing.T) {
 	f.expect(names[1-slices.Index(names, "all.jsonl")], events[:2]...)
 }
 
+// TestRotateByAgeOnAServer: the clock of a file server differs from the sink's, and around the end of a day that dates what was
+// just written with another one. It is no reason to rotate with each batch, which leaves `keep` files of a moment.
+func TestRotateByAgeOnAServer(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(6, 1)
+	day := func(c *file.Config) { c.Rotate = file.Rotate{MaxAge: sinks.Duration(24 * time.Hour), Keep: 2} }
+	midnight := time.Now().Truncate(24 * time.Hour)
+	s := f.open("all.jsonl", day)
+	for i, e := range events {
+		f.write(s, e)
+		if err := os.Chtimes(f.path("all.jsonl"), time.Time{}, midnight.Add(-time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if i != 2 {
+			continue
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s = f.open("all.jsonl", day) // which goes by what the server says, once
+	}
+	if !time.Now().Truncate(24 * time.Hour).Equal(midnight) {
+		t.Skip("midnight came between two writes")
+	}
+	if names := f.names(); len(names) != 2 {
+		t.Errorf("files %q", names)
+	}
+	f.expect("all.jsonl", events[3:]...)
+}
+
 // TestTidiesAfterCrash leaves behind what a crash at each step of the compression
 // leaves.
 func TestTidiesAfterCrash(t *testing.T) {

@@ -99,16 +99,16 @@ func syncFolder(path string) error {
 	return errors.Join(fsync(f), f.Close())
 }
 
-// room returns an error unless need bytes leave floor free on the folder's disk.
-func (d *folder) room(need, floor int64) error {
+// room returns an error unless need bytes leave floor free on the disk of a folder.
+func room(path string, need, floor int64) error {
 	if floor == 0 {
 		return nil
 	}
-	free, known, err := freeSpace(d.path)
+	free, known, err := freeSpace(path)
 	if err != nil || !known || free-need >= floor {
 		return err
 	}
-	return fmt.Errorf("%d MiB are free on the disk of %s, and minFree is %d MiB: make room", free>>20, d.path, floor>>20)
+	return fmt.Errorf("%d MiB are free on the disk of %s, of which minFree leaves %d MiB to others: make room", free>>20, path, floor>>20)
 }
 
 // open returns the file of that name, which stands on disk under that name now. The lines come next.

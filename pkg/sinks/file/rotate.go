@@ -13,8 +13,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// due reports whether f must be rotated before n more bytes are written.
-func (r Rotate) due(f *logFile, n int) bool {
+// due reports whether f must be rotated before n more bytes are written at a time.
+func (r Rotate) due(f *logFile, n int, at time.Time) bool {
 	if f.size == 0 {
 		return false
 	}
@@ -22,7 +22,7 @@ func (r Rotate) due(f *logFile, n int) bool {
 		return true
 	}
 	age := r.MaxAge.Std()
-	return age > 0 && interval(f.written, age) != interval(time.Now(), age)
+	return age > 0 && interval(f.written, age) != interval(at, age)
 }
 
 // interval numbers the periods of length d since 1970. Counting from there, and
@@ -144,7 +144,10 @@ func (f *logFile) refresh(root *os.Root) (same bool, err error) {
 	if err != nil || !os.SameFile(mine, now) {
 		return false, err
 	}
-	f.size, f.written = now.Size(), now.ModTime()
+	if f.written.IsZero() || now.Size() != f.size { // else it is as this sink left it, and a file server may have another clock
+		f.written = now.ModTime()
+	}
+	f.size = now.Size()
 	return true, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -58,7 +59,7 @@ func (s *sink) write(groups []*group, count int) error {
 	if replaced {
 		s.archive.reset()
 	}
-	if err := s.folder.room(total(groups), s.minFree); err != nil {
+	if err := room(s.folder.path, total(groups), s.minFree); err != nil {
 		return classify(err)
 	}
 	for _, g := range groups {
@@ -108,7 +109,8 @@ func (s *sink) writeGroup(g *group) error {
 			return fmt.Errorf("list rotated files: %w", err)
 		}
 	}
-	if s.rotation.due(f, len(g.buf)) {
+	at := time.Now()
+	if s.rotation.due(f, len(g.buf), at) {
 		if f, err = s.rotate(f); err != nil {
 			return fmt.Errorf("rotate: %w", err)
 		}
@@ -116,7 +118,7 @@ func (s *sink) writeGroup(g *group) error {
 	g.start = f.size
 	if err = f.append(g.buf); err == nil {
 		if err = fsync(f.file); err == nil {
-			g.written = true
+			g.written, f.written = true, at
 			return nil
 		}
 		err = errors.Join(err, f.cut(g.start))
