@@ -885,3 +885,82 @@ func TestKeepHistory(t *testing.T) {
 		})
 	}
 }
+
+// TestSetBackTwice sets the cluster back again while the checkpoints of feeds begin with the list after the first time: what a feed that
+// watches has received since then counts, and not what one that does not had received before.
+func TestSetBackTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	found, watching, away := r.feedIn(pods, "found"), r.feedIn(pods, "watching"), r.feedIn(pods, "away")
+	found.Subscribed(&informer{})
+	watching.Subscribed(&informer{seen: "90"})
+	away.Subscribed(&informer{seen: "90", away: true})
+	r.running = []*Feed{found, watching, away}
+	cp := ledger.Checkpoint{Synced: true, Time: now, Epoch: 1, Listing: &ledger.Listing{ResourceVersion: "60", Rewound: true}}
+	r.saveAll(map[string]ledger.Checkpoint{watching.ID: cp, away.ID: cp})
+	r.commit(&gapFound{feed: found, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "70", FromTime: now, ToTime: now}})
+	if got := r.saved(watching); got.Doubt == nil {
+		t.Errorf("the checkpoint of the one that watches is %+v, not in doubt", got)
+	}
+	if diff := cmp.Diff(cp, r.saved(away)); diff != "" {
+		t.Errorf("the checkpoint of the other one (-want +got):\n%s", diff)
+	}
+}
+
+// TestWatchGoesOnAfterARollback has a feed watch again from where it was when another one found a rollback: the checkpoint that begins with
+// the list after that is replaced, although nothing has changed.
+func TestWatchGoesOnAfterARollback(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	other, s := r.feedIn(pods, "other"), r.feedIn(pods, "ns")
+	informs := &informer{checkpoints: map[uint64]string{0: "90"}}
+	s.Subscribed(informs)
+	s.begun.Store(true)
+	other.Subscribed(&informer{})
+	r.running = []*Feed{other, s}
+	r.group.touchAll([]*Feed{s})
+	r.commit()
+	before := r.saved(s)
+	informs.away = true
+	r.commit(&gapFound{feed: other, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "60", FromTime: now, ToTime: now}})
+	if cp := r.saved(s); before.ResourceVersion != "90" || cp.ListVersion() != "60" {
+		t.Fatalf("the checkpoint was %+v, and is %+v while the feed does not watch", before, cp)
+	}
+	informs.away = false
+	r.group.touchAll([]*Feed{s})
+	r.commit()
+	if diff := cmp.Diff(before, r.saved(s)); diff != "" {
+		t.Errorf("the checkpoint once it watches (-want +got):\n%s", diff)
+	}
+}
+
+// TestNarrowed: the times at which the rules that keep the history became narrower, or states were lost, are those of a history
+// that is whole since then.
+func TestNarrowed(t *testing.T) {
+	before := now.Add(-time.Hour)
+	one, all := []ledger.Kept{{Namespaces: []string{"ns"}}}, []ledger.Kept{{}}
+	full := make([]time.Time, ledger.MaxNarrowed)
+	for _, tc := range []struct {
+		name      string
+		was, kept []ledger.Kept
+		since     time.Time
+		lost      bool
+		list      []time.Time
+		want      []time.Time
+	}{
+		{name: "the same rules", was: all, kept: all, since: before, list: []time.Time{before}, want: []time.Time{before}},
+		{name: "wider rules", was: one, kept: all, since: before, list: []time.Time{before}, want: []time.Time{before}},
+		{name: "narrower rules", was: all, kept: one, since: before, list: []time.Time{before}, want: []time.Time{before, now}},
+		{name: "lost states", was: all, kept: all, since: before, lost: true, want: []time.Time{now}},
+		{name: "a history that begins again", was: all, kept: one, since: now, lost: true, list: []time.Time{before}},
+		{name: "more than are kept", was: all, kept: one, since: before, list: full, want: append(full[1:], now)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			saved := ledger.Checkpoint{Kept: tc.was, HistorySince: before, Narrowed: tc.list}
+			s := &Feed{progress: progress{saved: saved, historySince: tc.since, lost: tc.lost}}
+			if diff := cmp.Diff(tc.want, s.narrowed(tc.kept, now)); diff != "" || s.lost {
+				t.Errorf("lost is %t; the times (-want +got):\n%s", s.lost, diff)
+			}
+		})
+	}
+}

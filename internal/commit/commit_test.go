@@ -248,6 +248,7 @@ type informer struct {
 	known       time.Time
 	paused      time.Time // since when it waits
 	away        bool      // the watch fails
+	seen        string    // the newest version that the watch has brought
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -277,9 +278,9 @@ func (i *informer) NextList(position uint64, withObjects bool) (dynamicfactory.L
 
 func (i *informer) Watch() dynamicfactory.WatchStatus {
 	if i.away {
-		return dynamicfactory.WatchStatus{State: dynamicfactory.StateBackingOff}
+		return dynamicfactory.WatchStatus{State: dynamicfactory.StateBackingOff, Seen: i.seen}
 	}
-	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching, PausedSince: i.paused}
+	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching, PausedSince: i.paused, Seen: i.seen}
 }
 
 func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{} }

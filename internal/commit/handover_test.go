@@ -36,10 +36,15 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 			if cp, ok, err := r.c.ledger.Checkpoint(id); err != nil {
 				t.Fatal(err)
 			} else if ok {
-				got[id] = cp.ResourceVersion
+				if got[id] = cp.ResourceVersion; cp.Forgot {
+					t.Errorf("%s reports that its position was lost", id)
+				}
 			}
 		}
 		return got
+	}
+	if got := start("one"); len(got) != 0 {
+		t.Errorf("begun: %v", got)
 	}
 	save("pods#", "100")
 	if got := start("one", "two"); len(got) != 3 || got["pods#one"] != "100" || got["pods#two"] != "100" {
@@ -343,5 +348,35 @@ func TestGatheredParts(t *testing.T) {
 	want := map[string]string{"": "100", "a": "120", "c": "130", "d": "140"}
 	if cp := r.saved(s); cp.ListVersion() != "50" || !maps.Equal(cp.Ahead, want) {
 		t.Errorf("the checkpoint is %+v, want ahead %v", cp, want)
+	}
+}
+
+// TestGatheredOpenGap widens a watch of which a namespace is amid a list behind lost history: the gap of the whole begins with the one that is
+// open if no other namespace is behind that. Versions of before a rollback cannot be compared with the others.
+func TestGatheredOpenGap(t *testing.T) {
+	early, late := now.Add(-2*time.Hour), now.Add(-time.Hour)
+	for name, tc := range map[string]struct {
+		open    dynamicfactory.Gap
+		rewound bool
+		want    dynamicfactory.Gap
+	}{
+		"behind another namespace":    {dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "150", FromTime: now}, false, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "100", FromTime: late}},
+		"before all":                  {dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "50", FromTime: early}, false, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "50", FromTime: early}},
+		"of a rollback":               {dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "150", FromTime: now}, true, dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "150", FromTime: late}},
+		"of a rollback, begins first": {dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "150", FromTime: early}, true, dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "150", FromTime: early}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			r.saveAll(map[string]ledger.Checkpoint{
+				"pods#a": {ResourceVersion: "100", Synced: true, Time: late},
+				"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Gap: &tc.open, Listing: &ledger.Listing{ResourceVersion: "200", Rewound: tc.rewound}},
+			})
+			s := r.feed(pods)
+			r.succeeds(s)
+			if s.open == nil || s.open.Cause != tc.want.Cause || s.open.From != tc.want.From || !s.open.FromTime.Equal(tc.want.FromTime) {
+				t.Errorf("the gap is %+v, want %+v", s.open, tc.want)
+			}
+		})
 	}
 }

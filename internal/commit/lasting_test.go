@@ -469,3 +469,40 @@ func TestForSummary(t *testing.T) {
 		t.Error("the object is there unasked")
 	}
 }
+
+// TestForOfWhatAnotherWatchComesToCover: a match goes on if another watch of the route is given its object.
+func TestForOfWhatAnotherWatchComesToCover(t *testing.T) {
+	w, elsewhere := committest.PodWatch(), watchOf("second", "elsewhere")
+	r := newRig(t, disk(), w, elsewhere)
+	r.route(stuck)
+	s := r.liveFeed()
+	s.recordedForm = s.Form
+	r.begin(s, false, w, elsewhere)
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
+	r.pass(stuck.For / 2)
+	r.begin(s, false, w, watchOf("second", "ns"))
+	r.pass(0)
+	r.takes("sink")
+	r.pass(stuck.For / 2)
+	if lasted := r.takes("sink", "updated a 1")[0]; !lasted.For.Since.Equal(now) {
+		t.Errorf("it lasts since %v, want %v", lasted.For.Since, now)
+	}
+}
+
+// TestForOfAStateInAnotherForm does not report a match that the recorded state, as it is now, does not meet: it was recorded again
+// in another form, which no event shows.
+func TestForOfAStateInAnotherForm(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(stuck)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
+	r.pass(0)
+	r.recorded(s, r.Object("a", "u", "1"))
+	r.pass(stuck.For)
+	r.takes("sink")
+	if n := r.c.timers.lasting["stuck"].bucket.Held(); n != 0 {
+		t.Errorf("%d matches are waited for", n)
+	}
+}

@@ -105,6 +105,50 @@ func TestWatchMovesBeforeItsListIsTakenIn(t *testing.T) {
 	}
 }
 
+// TestWatchMovesFromAPositionThatCannotBeRead: where the watch had come to is not known, so that the gap has no begin.
+func TestWatchMovesFromAPositionThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk())
+	left := r.part("tier=a", "")
+	r.noted(left, "w")
+	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(left.ID), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	s := r.part("tier=b", "")
+	r.begin(s, true, selecting("w", "tier=b"))
+	r.lists(s, "100")
+	r.expectGaps("w ")
+}
+
+// TestWatchOfTwoPartsOfAResource: a watch has left a part of the ledger that it does not mean any more, once another one of the resource feeds
+// it, and not one that it means and that no feed reads, as its version is not served now.
+func TestWatchOfTwoPartsOfAResource(t *testing.T) {
+	t.Parallel()
+	for name, means := range map[string]bool{"means both": true, "means one": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk())
+			first := r.part("tier=a", "")
+			r.save(first, ledger.Checkpoint{ResourceVersion: "50", Synced: true, Time: now})
+			r.noted(first, "w")
+			b := r.Store.NewBatch()
+			defer b.Discard()
+			if err := r.c.noteSelections(b, givenBy([]*Feed{r.part("tier=b", "")}), func(_, partition string) (resource, part bool) {
+				return true, means || partition != first.Partition
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Store.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+			known, err := r.c.ledger.Selections()
+			if left := known[first.ID]["w"].Left; err != nil || (left == nil) != means {
+				t.Errorf("it has left the first at %+v (%v)", left, err)
+			}
+		})
+	}
+}
+
 // TestEndBeforeAMoveIsReported ends the process between the notes of a reload and its barrier: the gap of a watch that comes to what another
 // reads is reported by the next start, once.
 func TestEndBeforeAMoveIsReported(t *testing.T) {

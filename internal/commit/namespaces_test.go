@@ -611,3 +611,47 @@ func TestRelabelAmidASnapshot(t *testing.T) {
 		})
 	}
 }
+
+// TestUnrecordedLabelsBeginWithTheFirst holds changes of labels back: what is not recorded began with the first of them.
+func TestUnrecordedLabelsBeginWithTheFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
+	r.c.relabelsHeld.Store(true)
+	r.commit(&namespaceSeen{obj: r.namespace("3", "prod")})
+	first := r.at
+	r.at = r.at.Add(time.Minute)
+	r.commit(&namespaceSeen{obj: r.namespace("4", "test")})
+	if since, _ := r.c.UnrecordedLabels(); !since.Equal(first) {
+		t.Errorf("unrecorded since %v, want %v", since, first)
+	}
+	r.c.relabelsHeld.Store(false)
+	r.group.resume("ns")
+	r.commit()
+	r.commit()
+	if since, _ := r.c.UnrecordedLabels(); !since.IsZero() {
+		t.Errorf("unrecorded since %v, want nothing", since)
+	}
+}
+
+// TestUnrecordedBeginsWithTheFirst observes several notifications before one is committed.
+func TestUnrecordedBeginsWithTheFirst(t *testing.T) {
+	var u unrecorded
+	at := now
+	expect := func(want time.Time) {
+		t.Helper()
+		if since, _ := u.state(); !since.Equal(want) {
+			t.Errorf("unrecorded since %v, want %v", since, want)
+		}
+	}
+	for range 3 {
+		u.observe(func() time.Time { return at })
+		at = at.Add(time.Minute)
+	}
+	expect(now)
+	u.committed(1, now, 0, time.Time{})
+	expect(now) // the others were observed then, or later
+	u.committed(2, at, 0, time.Time{})
+	expect(time.Time{})
+}

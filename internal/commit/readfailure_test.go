@@ -137,6 +137,22 @@ func TestStoreFailsAnywhere(t *testing.T) {
 			before: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "1")); r.damaged(s, "b") },
 			jobs:   func(_ *rig, s *Feed, b Barrier) { b.add(&Farewell{feed: s, notify: make(chan struct{}, 1)}) },
 		},
+		"a farewell, behind damage": {
+			before: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "1")) },
+			jobs: func(_ *rig, s *Feed, b Barrier) {
+				b.add(&Farewell{feed: s, damaged: true, notify: make(chan struct{}, 1)})
+			},
+		},
+		"a repair": {
+			before: func(r *rig, s *Feed) {
+				s.acks.(*informer).list = &dynamicfactory.List{ResourceVersion: "5", End: 2}
+				r.recorded(s, r.Object("a", "u", "1"))
+			},
+			group: func(r *rig, s *Feed) []change {
+				gap := &dynamicfactory.Gap{Cause: CauseConsistencyCheck, To: "5", FromTime: now, ToTime: now, Position: 2}
+				return []change{&gapFound{feed: s, gap: gap}, updatedIn(s, r.Object("a", "u", "1").WithPosition(2), nil)}
+			},
+		},
 		"other labels of a namespace": {
 			watch: committest.PodWatch(committest.ProdPods),
 			before: func(r *rig, s *Feed) {

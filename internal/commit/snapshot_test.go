@@ -7,10 +7,14 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -534,5 +538,41 @@ func TestSnapshotOfASinkAmidOtherNamespaces(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestPartsOfASnapshot has feeds of other namespaces continue the first snapshot of a sink: each from where it had come to, of what it was of, and
+// with the IDs that its events had.
+func TestPartsOfASnapshot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	whole := r.feed(pods)
+	a, b, c := r.feedIn(pods, "a"), r.feedIn(pods, "b"), r.feedIn(pods, "c")
+	other := r.feed(dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "jobs"}, Kind: "Job", Namespaced: true})
+	cursor := ledger.Key("b", "x")
+	type part struct {
+		Feed, Namespace, Cursor string
+		Began                   uint64
+	}
+	for name, tc := range map[string]struct {
+		u    unfinished
+		want []part
+	}{
+		"wider":            {unfinished{Source: b.ID, Watch: "w", Sink: "sink", Began: 7, Cursor: cursor}, []part{{whole.ID, "b", cursor, 7}}},
+		"narrower":         {unfinished{Source: whole.ID, Watch: "w", Sink: "sink", Began: 7, Cursor: cursor}, []part{{b.ID, "", cursor, 7}, {c.ID, "", "", 7}}},
+		"of another watch": {unfinished{Source: b.ID, Watch: "other", Sink: "sink", Began: 7}, nil},
+		"of all sinks":     {unfinished{Source: b.ID, Watch: "w", Began: 7}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []part
+			for _, j := range tc.u.parts([]*Feed{other, whole, a, b, c}) {
+				if got = append(got, part{j.feed.ID, j.part, j.cursor, j.began}); !j.only("sink") || j.only("other") {
+					t.Errorf("the one of %s is not for the sink alone", j.feed.ID)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("snapshots (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

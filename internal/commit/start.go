@@ -170,7 +170,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	for _, s := range start {
-		if _, over, err := c.store.Meta(ledger.FarewellMeta + s.Partition); err == nil && over {
+		if _, over, _ := c.store.Meta(ledger.FarewellMeta + s.Partition); over {
 			b.DeleteMeta(ledger.FarewellMeta + s.Partition) // the feed records objects
 		}
 		wide := s.Partition + "#"

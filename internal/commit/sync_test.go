@@ -3,8 +3,12 @@ package commit
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -101,5 +105,77 @@ func TestSweepBehindAListWithoutObjects(t *testing.T) {
 			r.commit(append(changes, &feedSynced{feed: s})...)
 			r.Expect(tc.want...)
 		})
+	}
+}
+
+// TestSweepBesideALaterList ends the sweep behind a first list when a part of the list after a rollback is taken in: the checkpoint begins with that
+// list until it is taken in, too.
+func TestSweepBesideALaterList(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.feed(pods)
+	r.recorded(s, r.Object("recorded", "u", "4"))
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "60", End: 5}, checkpoints: map[uint64]string{1: "90", 5: "60"}})
+	s.listed, s.first, s.position = map[uint64]struct{}{}, "3", 1
+	r.running = []*Feed{s}
+	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "90", To: "60", FromTime: now, ToTime: now}})
+	expect := func(when string) {
+		t.Helper()
+		if cp := r.saved(s); cp.Listing == nil || cp.ListVersion() != "60" || !cp.Listing.Rewound {
+			t.Errorf("%s, the checkpoint is %+v", when, cp)
+		}
+	}
+	r.commit(addedTo(s, r.Object("a", "u", "50")))
+	expect("amid the list")
+	Barrier{r.group}.add(&sweep{feed: s, at: r.at})
+	r.commit()
+	if !s.synced {
+		t.Error("the sweep is not over")
+	}
+	expect("behind the sweep")
+}
+
+// TestBeginFarewell replaces the checkpoints of a part of the ledger by one without a version, which has what is known of the history of
+// all, and is over once its objects are reported.
+func TestBeginFarewell(t *testing.T) {
+	t.Parallel()
+	early, late := now.Add(-2*time.Hour), now.Add(-time.Hour)
+	for name, tc := range map[string]struct{ a, b, want ledger.Checkpoint }{
+		"whole": {
+			ledger.Checkpoint{ResourceVersion: "5", Synced: true, Epoch: 1, Time: now, HistorySince: early, Narrowed: []time.Time{now}},
+			ledger.Checkpoint{ResourceVersion: "6", Synced: true, Epoch: 2, Time: late, HistorySince: late, Narrowed: []time.Time{late}},
+			ledger.Checkpoint{Synced: true, Epoch: 2, Time: late, HistorySince: late, Narrowed: []time.Time{late, now}},
+		},
+		"not of all": {
+			ledger.Checkpoint{ResourceVersion: "5", Synced: true, Time: now, HistorySince: early},
+			ledger.Checkpoint{ResourceVersion: "6", Synced: true, Time: now},
+			ledger.Checkpoint{Synced: true, Time: now},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLoop(t, &pausing{})
+			l.saveAll(map[string]ledger.Checkpoint{l.s.ID + "a": tc.a, l.s.ID + "b": tc.b})
+			over := make(chan struct{}, 1)
+			f, err := l.c.BeginFarewell(l.s.Partition, l.watches, meant, over)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-over
+			if !f.Over() {
+				t.Error("it is not over")
+			}
+			for _, ns := range []string{"a", "b"} {
+				if _, ok, err := l.c.ledger.Checkpoint(l.s.ID + ns); ok || err != nil {
+					t.Errorf("the checkpoint of %s is left (%v)", ns, err)
+				}
+			}
+			if diff := cmp.Diff(tc.want, l.saved(l.s)); diff != "" {
+				t.Errorf("the checkpoint (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if (&Farewell{}).Over() {
+		t.Error("one that has not begun is over")
 	}
 }

@@ -405,8 +405,9 @@ func TestFormerRoutesOfADamagedStore(t *testing.T) {
 // brokenStore cannot scan keys with a prefix.
 type brokenStore struct {
 	*store.Store
-	prefix string
-	reads  int
+	prefix     string
+	unreadable string // begins keys that cannot be read by themselves; "": all can
+	reads      int
 }
 
 func (b *brokenStore) ScanMetaFrom(prefix, from string, f func(key string, value []byte) error) error {
@@ -418,6 +419,9 @@ func (b *brokenStore) ScanMetaFrom(prefix, from string, f func(key string, value
 
 func (b *brokenStore) Meta(key string) ([]byte, bool, error) {
 	b.reads++
+	if b.unreadable != "" && strings.HasPrefix(key, b.unreadable) {
+		return nil, false, store.ErrUnreadable
+	}
 	return b.Store.Meta(key)
 }
 
@@ -705,5 +709,81 @@ func TestThrottleKeepsAnEntry(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"added 1 ", "updated 4 entered"}, got); diff != "" {
 		t.Errorf("delivered (-want +got):\n%s", diff)
+	}
+}
+
+// TestSnapshotBeginsNoPeriod gives a sink an object again: the next change does not wait for that.
+func TestSnapshotBeginsNoPeriod(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u", "1")))
+	r.pass(time.Minute)
+	j := newSnapshot(s, s.Watches()[0])
+	j.forSink("sink")
+	Barrier{r.group}.add(j)
+	r.commit()
+	r.commit(updatedIn(s, r.Object("a", "u", "2"), nil))
+	r.takes("sink", "added a 1", "sync a 1", "updated a 2: no visible change")
+}
+
+// TestThrottleOfAnUnreadableRow gives a sink the next event at once if what its route holds of the object cannot be read.
+func TestThrottleOfAnUnreadableRow(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.Object("a", "u", "1")))
+	r.commit(updatedIn(s, r.Object("a", "u", "2"), nil))
+	r.c.timers.table = timer.NewTable(&brokenStore{Store: r.Store, prefix: "none", unreadable: "timer/row/"})
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil))
+	r.takes("sink", "added a 1", "updated a 3: no visible change")
+}
+
+// TestReleaseHeld gives a sink that no route leads to all that is held for it, in groups.
+func TestReleaseHeld(t *testing.T) {
+	r := newRig(t, disk(), committest.PodWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	const objects = timerLook + 1
+	for i := range objects {
+		r.add(addedTo(s, r.Object(fmt.Sprint("a", i), "u", "1")))
+	}
+	r.commit()
+	for i := range objects {
+		r.add(updatedIn(s, r.Object(fmt.Sprint("a", i), "u", "2"), nil))
+	}
+	r.commit()
+	if n := len(r.delivered("sink")); n != objects {
+		t.Fatalf("the sink is given %d events, want those that do not wait, %d", n, objects)
+	}
+	r.route()
+	before := r.Store.LogStats().Last
+	part := &releaseHeld{of: []*timer.Bucket{{Name: timer.Name{Route: "slow", Sink: "sink"}, Former: true}}}
+	if err := r.group.commitAlone(part); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.delivered("sink")); n != timerLook {
+		t.Errorf("the sink is given %d events with the first group, want %d", n, timerLook)
+	}
+	if err := (Barrier{r.group}).ReleaseHeld("sink"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.delivered("sink")); n != objects-timerLook {
+		t.Errorf("the sink is given %d events, want the others that waited, %d", n, objects-timerLook)
+	}
+	if last := r.Store.LogStats().Last; last != before {
+		t.Errorf("%d records were added", last-before)
+	}
+}
+
+// TestNextLookAtTimers is when the first is due, but for a pause between two looks.
+func TestNextLookAtTimers(t *testing.T) {
+	for due, want := range map[time.Duration]time.Duration{0: timerPause, time.Second: time.Second, time.Hour: checkpointInterval} {
+		b := &timer.Bucket{}
+		b.Postpone(now.Add(due))
+		x := timers{looked: now, throttles: map[string][]*timer.Bucket{"sink": {b}}}
+		if got := x.next().Sub(now); got != want {
+			t.Errorf("due in %v, the next look is in %v, want %v", due, got, want)
+		}
 	}
 }

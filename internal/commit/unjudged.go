@@ -138,7 +138,7 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 		if u.FromTime.IsZero() {
 			u.FromTime = at
 		}
-	case u.Lost && !u.Former || !lost:
+	case !lost:
 		return
 	}
 	u.Lost, u.Former = lost, false
@@ -221,8 +221,8 @@ func (b Barrier) Expire(partition string, in func(namespace string) bool) error 
 	c := b.g.c
 	batch := c.store.NewBatch()
 	defer batch.Discard()
-	for namespace, of := range c.unjudged {
-		if _, noted := of[partition]; noted && in(namespace) {
+	for namespace := range c.unjudged {
+		if in(namespace) {
 			c.dropUnjudged(batch, namespace, partition)
 		}
 	}

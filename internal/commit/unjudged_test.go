@@ -717,3 +717,76 @@ func TestLossInANamespaceThatWasMadeAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestNoteWithoutALossEndsWithTheDefinition: nothing is missing of objects that were given once their namespace was seen.
+func TestNoteWithoutALossEndsWithTheDefinition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	former, err := r.c.FormerFeed(s.Partition, r.watches, meant, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.c.putUnjudged("ns", s.Partition, unjudged{From: "1", FromTime: now, At: now})
+	Barrier{r.group}.add(&Farewell{feed: former, notify: make(chan struct{}, 1)})
+	r.commit()
+	checkLate(r, nil)
+}
+
+// TestEndOfANamespace: it has ended when it was deleted, or when the last object that is recorded was made; if not all of those can be
+// looked at, that is not known.
+func TestEndOfANamespace(t *testing.T) {
+	at := func(second int) time.Time { return time.Date(2026, 1, 1, 0, 0, second, 0, time.UTC) }
+	for name, tc := range map[string]struct {
+		watch plan.Watch
+		with  func(r *rig, s *Feed)
+		want  time.Time
+	}{
+		"without objects":       {want: at(20)},
+		"with an earlier one":   {with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 10)) }, want: at(20)},
+		"with a later one":      {with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 40)) }, want: at(40)},
+		"no watch selects it":   {watch: committest.PodWatch(), with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 40)) }, want: at(20)},
+		"with a damaged object": {with: func(r *rig, s *Feed) { r.damaged(s, "a") }},
+		"with too many": {with: func(r *rig, s *Feed) {
+			for i := range maxGroup + 1 {
+				r.recorded(s, r.Object(fmt.Sprint("b", i), "u", "2"))
+			}
+		}},
+		"while feeds are replaced": {with: func(r *rig, _ *Feed) { r.c.relabelsHeld.Store(true) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.watch.Name == "" {
+				tc.watch = committest.PodWatch(committest.ProdPods)
+			}
+			r := newRig(t, disk(), tc.watch)
+			s := r.know()
+			if tc.with != nil {
+				tc.with(r, s)
+			}
+			if got, err := r.group.ended(r.ended()); err != nil || !got.Equal(tc.want) {
+				t.Errorf("ended %v, want %v (%v)", got, tc.want, err)
+			}
+		})
+	}
+}
+
+// TestHistoryOfALateNamespace is that of each watch that keeps one, whichever other watches select the namespace, too.
+func TestHistoryOfALateNamespace(t *testing.T) {
+	t.Parallel()
+	without := committest.PodWatch(committest.ProdPods, func(w *plan.Watch) { w.Name, w.History = "without", false })
+	for name, watches := range map[string][]plan.Watch{
+		"the first": {committest.PodWatch(committest.ProdPods), without},
+		"the last":  {without, committest.PodWatch(committest.ProdPods)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), watches...)
+			r.route()
+			s := r.know()
+			r.commit(addedTo(s, r.Object("a", "u1", "3")))
+			r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+			checkLate(r, []string{"added a u1 3"})
+		})
+	}
+}

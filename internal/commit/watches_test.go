@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/committest"
@@ -233,4 +234,44 @@ func (r *rig) updated(s *Feed) {
 	r.group.jobs = nil
 	r.commit(addedTo(s, r.Object("a", "u1", "2")), updatedIn(s, r.Object("a", "u1", "3"), nil))
 	r.group.jobs = jobs
+}
+
+// TestWatchReturnsToAResourceThatItGaveUpForAPart takes a resource from a watch while another one reads on a part of it, and then all, and
+// gives it back: the watch is given what has changed since.
+func TestWatchReturnsToAResourceThatItGaveUpForAPart(t *testing.T) {
+	t.Parallel()
+	other := committest.PodWatch(func(w *plan.Watch) { w.Name, w.Fingerprint = "other", "other" })
+	w := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "w" })
+	r := newRig(t, disk(), w, other)
+	start := func(namespace string, wants []string, watches ...plan.Watch) *Feed {
+		t.Helper()
+		s := r.feedIn(pods, namespace)
+		s.synced, s.recordedForm = true, s.Form
+		var refs []WatchRef
+		for i := range watches {
+			refs = append(refs, NewWatchRef(&watches[i]))
+		}
+		s.watches.Store(&refs)
+		x, err := r.c.PrepareChange(&plan.State{Watches: r.watches}, func(w *plan.Watch, _ string) (resource, part bool) {
+			wants := slices.Contains(wants, w.Name)
+			return wants, wants
+		}, []*Feed{s}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (Barrier{r.group}).Change(x); err != nil {
+			t.Fatal(err)
+		}
+		r.commit()
+		return s
+	}
+	both := []string{"w", "other"}
+	s := start("", both, w, other)
+	r.commit(addedTo(s, r.Object("a", "u", "3")))
+	start("ns", both[1:], other)
+	s = start("", both[1:], other)
+	r.commit(updatedIn(s, r.Object("a", "u", "4"), nil))
+	r.Events()
+	start("", both, w, other)
+	r.Expect("sync a u 4")
 }
