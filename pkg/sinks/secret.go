@@ -306,19 +306,12 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		text := masked(req, secrets, err.Error()) // it may quote an answer
-		if len(text) > maxCause {
-			text = strings.ToValidUTF8(text[:maxCause], "") + "..."
-		}
-		if text == err.Error() {
-			return nil, err
-		}
-		return nil, errors.New(text)
+		return nil, unanswered(req, secrets, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCredentials))
 	if err != nil {
-		return nil, err
+		return nil, unanswered(req, secrets, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return body, nil
@@ -332,6 +325,18 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		return nil, err
 	}
 	return nil, Pause(err)
+}
+
+// unanswered returns the error of a request without an answer, or with half of one, as it may quote that.
+func unanswered(req *http.Request, secrets []string, err error) error {
+	text := masked(req, secrets, err.Error())
+	if len(text) > maxCause {
+		text = strings.ToValidUTF8(text[:maxCause], "") + "..."
+	}
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }
 
 // masked returns the text of a server that has got a request without the secrets of that.

@@ -26,6 +26,7 @@ func TestQuotedClientSecret(t *testing.T) {
 			secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 " + url.QueryEscape(secret) + "\r\n\r\n",
 			encoded + "\r\n\r\n", "HTTP/1.1 Basic\t" + encoded + "\r\n\r\n", strings.Repeat("x", 60<<10) + encoded + "\r\n\r\n",
 			"HTTP/1.1 400 Bad\r\n\r\n" + `{"error":"` + secret + `"}`,
+			"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + secret + "\r\n\r\n", // in place of a trailer
 		} {
 			path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
 			_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
