@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
@@ -94,6 +99,34 @@ func FuzzToken(f *testing.F) {
 			}
 		})
 	})
+}
+
+// TestFileWithoutEnd: what is no file, or is too large for a secret, is an error, and is not waited for.
+func TestFileWithoutEnd(t *testing.T) {
+	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
+	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(large, nil, 0o600), os.Truncate(large, 1<<30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "is not a regular file", large: "more than 1048576 bytes"} {
+		found := make(chan error, 2)
+		go func() {
+			_, err := sinks.Secret{File: path}.Value()
+			found <- err
+			_, err = sinks.TLS{CAFile: path}.Load()
+			found <- err
+		}()
+		for _, what := range []string{"secret", "caFile"} {
+			select {
+			case err := <-found:
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s %s: %v", what, filepath.Base(path), err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s %s: still being read", what, filepath.Base(path))
+			}
+		}
+	}
 }
 
 // TestSecretHeader: the value of a header whose name is that of a credential is not part of the configuration.
