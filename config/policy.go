@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
@@ -75,11 +76,11 @@ func (c *Config) Unavailable() (list []*Error) {
 			}
 			return
 		}
-		f, err := os.Open(name)
+		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for a writer
 		if err == nil {
 			defer f.Close()
-			if info, _ := f.Stat(); info != nil && info.IsDir() {
-				err = errors.New("is a directory")
+			if info, _ := f.Stat(); info != nil && !info.Mode().IsRegular() {
+				err = errors.New("is not a regular file")
 			}
 		}
 		if err != nil {

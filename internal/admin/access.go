@@ -6,15 +6,15 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // Access states which clients read and which also run commands. Where tokens are
@@ -195,16 +195,7 @@ func (s *Server) trail(who caller, r *http.Request) []any {
 	return trail
 }
 
-var errEmptyToken = errors.New("the file is empty")
-
 func readToken(file string) (string, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return "", fmt.Errorf("%s: %w", file, errEmptyToken)
-	}
-	return token, nil
+	token, err := sinks.Secret{File: file}.Value()
+	return strings.TrimSpace(token), err
 }

@@ -170,7 +170,7 @@ func (c *connections) count(known *connection, n int) {
 // guarded lets only those through who may use the listener.
 func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 	next = counted(next)
-	open := !s.cfg.Access.tokens() && s.cfg.ClientCAFile == ""
+	open := s.open()
 	host, _, err := net.SplitHostPort(s.cfg.Listen)
 	if err != nil { // bound to it, so it is one
 		host = ""
@@ -222,6 +222,9 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 		next.ServeHTTP(rec, r)
 	})
 }
+
+// open reports whether the admin listener answers every client that reaches it.
+func (s *Server) open() bool { return !s.cfg.Access.tokens() && s.cfg.ClientCAFile == "" }
 
 func isLoopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)

@@ -103,6 +103,26 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+// TestNameOfAnotherAddress: a listener that every client may use is for this machine whatever its name leads to: the configuration
+// takes localhost for loopback, and a hosts file may have another address for it.
+func TestNameOfAnotherAddress(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Listen = "0.0.0.0:0"
+	if srv, err := Listen(t.Context(), f.cfg); err == nil || !strings.Contains(err.Error(), "others can reach") {
+		t.Errorf("Listen: %v", err)
+		srv.Close()
+	}
+	f.cfg.Access.ReadTokenFile = filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(f.cfg.Access.ReadTokenFile, []byte("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := Listen(t.Context(), f.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Close()
+}
+
 func TestNoListener(t *testing.T) {
 	f := newFixture(t)
 	f.cfg.Listen = ""

@@ -77,7 +77,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if cfg.Listen != "" {
-		err = s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler, newConnections(maxConnections, false))
+		err = s.listen(ctx, adminListen, cfg.Listen, s.certs, s.adminHandler, newConnections(maxConnections, false))
 	}
 	if err == nil && cfg.Probes != "" {
 		err = s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler, newConnections(maxProbes, true))
@@ -92,6 +92,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// adminListen is the key of the admin listener.
+const adminListen = "admin.listen"
+
 func (s *Server) listen(ctx context.Context, key, address string, certs *certificates, handler func(net.Addr) http.Handler, connections *connections) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -102,6 +105,10 @@ func (s *Server) listen(ctx context.Context, key, address string, certs *certifi
 		return fmt.Errorf("%s: %w", key, err)
 	}
 	bound := l.Addr()
+	if key == adminListen && s.open() && !isLoopback(bound) {
+		_ = l.Close() // it accepted nothing
+		return fmt.Errorf("%s: %s is %s on this machine, which others can reach; protect it with a token of admin.auth or with admin.tls.clientCAFile, or listen on 127.0.0.1", key, address, bound)
+	}
 	if certs != nil {
 		l = tls.NewListener(l, certs.config())
 	}

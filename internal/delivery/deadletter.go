@@ -56,7 +56,7 @@ func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	e.metrics.letters.WithLabelValues(reason).Inc()
 	args := []any{"reason", letter.Reason, "attempts", en.tries, "position", en.item.Position, "sequence", en.item.Sequence}
 	if ev := en.event; ev != nil {
-		args = append(args, "id", ev.ID, "type", ev.Type, "subject", ev.Subject())
+		args = append(args, "id", ev.ID, "type", ev.Type, "subject", cut(ev.Subject(), maxShown))
 	}
 	e.log.letter(args...)
 	e.forget(en)

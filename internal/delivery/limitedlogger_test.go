@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -26,6 +28,29 @@ func TestLongCause(t *testing.T) {
 			t.Errorf("%s: %d bytes: %.100s", name, log.Len(), &log)
 		}
 	}
+}
+
+// TestLongName: nor does the name of an object, of which kinds of RBAC have no bound.
+func TestLongName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		var log bytes.Buffer
+		w := start(t, s, newReceiver(t, refuse(true, 1)), func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c.Decode = func(item store.Item) (*event.Event, error) {
+				e, err := decodeChange(item)
+				e.Namespace = strings.Repeat("a", 1<<20)
+				return e, err
+			}
+		})
+		s.add(numbered(1, 1, 2)...)
+		time.Sleep(time.Hour)
+		w.stop()
+		if !strings.Contains(log.String(), "became a dead letter") || log.Len() > 32<<10 {
+			t.Errorf("%d bytes: %.100s", log.Len(), &log)
+		}
+	})
 }
 
 // TestPausesInTurns: a receiver that refuses its clients and accepts events in turns does not fill the log, however long its answers are.

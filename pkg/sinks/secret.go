@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -72,7 +73,7 @@ func (s Secret) Value() (string, error) {
 		}
 		return v, nil
 	}
-	b, err := os.ReadFile(s.File)
+	b, err := readFile(s.File)
 	if err != nil {
 		return "", fmt.Errorf("read secret: %w", err)
 	}
@@ -81,6 +82,29 @@ func (s Secret) Value() (string, error) {
 		return "", fmt.Errorf("secret file %s is empty", s.File)
 	}
 	return v, nil
+}
+
+// maxFile bounds a file with a secret, a key or certificates, in bytes: those of a Secret or ConfigMap have no more.
+const maxFile = 1 << 20
+
+// readFile reads such a file. A configuration may name any: a pipe or a device may have no end, and a file of another kind may
+// not fit into memory.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for a writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
+	}
+	return b, err
 }
 
 // LogValue shows where the secret comes from.
@@ -306,19 +330,12 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		text := masked(req, secrets, err.Error()) // it may quote an answer
-		if len(text) > maxCause {
-			text = strings.ToValidUTF8(text[:maxCause], "") + "..."
-		}
-		if text == err.Error() {
-			return nil, err
-		}
-		return nil, errors.New(text)
+		return nil, unanswered(req, secrets, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCredentials))
 	if err != nil {
-		return nil, err
+		return nil, unanswered(req, secrets, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return body, nil
@@ -332,6 +349,18 @@ func FetchCredentials(req *http.Request, transport *http.Transport, secrets ...s
 		return nil, err
 	}
 	return nil, Pause(err)
+}
+
+// unanswered returns the error of a request without an answer, or with half of one, as it may quote that.
+func unanswered(req *http.Request, secrets []string, err error) error {
+	text := masked(req, secrets, err.Error())
+	if len(text) > maxCause {
+		text = strings.ToValidUTF8(text[:maxCause], "") + "..."
+	}
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }
 
 // masked returns the text of a server that has got a request without the secrets of that.

@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
@@ -26,6 +31,7 @@ func TestQuotedClientSecret(t *testing.T) {
 			secret + "\r\n\r\n", "HTTP/1.1 " + secret + "\r\n\r\n", "HTTP/1.1 " + url.QueryEscape(secret) + "\r\n\r\n",
 			encoded + "\r\n\r\n", "HTTP/1.1 Basic\t" + encoded + "\r\n\r\n", strings.Repeat("x", 60<<10) + encoded + "\r\n\r\n",
 			"HTTP/1.1 400 Bad\r\n\r\n" + `{"error":"` + secret + `"}`,
+			"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + secret + "\r\n\r\n", // in place of a trailer
 		} {
 			path := testkit.Answering(t, testservers.SocketDir(t), func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
 			_, _, err := o.Fetch(t.Context(), t.TempDir(), &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -93,6 +99,34 @@ func FuzzToken(f *testing.F) {
 			}
 		})
 	})
+}
+
+// TestFileWithoutEnd: what is no file, or is too large for a secret, is an error, and is not waited for.
+func TestFileWithoutEnd(t *testing.T) {
+	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
+	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(large, nil, 0o600), os.Truncate(large, 1<<30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "is not a regular file", large: "more than 1048576 bytes"} {
+		found := make(chan error, 2)
+		go func() {
+			_, err := sinks.Secret{File: path}.Value()
+			found <- err
+			_, err = sinks.TLS{CAFile: path}.Load()
+			found <- err
+		}()
+		for _, what := range []string{"secret", "caFile"} {
+			select {
+			case err := <-found:
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s %s: %v", what, filepath.Base(path), err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s %s: still being read", what, filepath.Base(path))
+			}
+		}
+	}
 }
 
 // TestSecretHeader: the value of a header whose name is that of a credential is not part of the configuration.

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 )
 
@@ -38,7 +37,7 @@ func (t TLS) In(dir string) TLS {
 
 // Load reads the files into a client configuration. All of them are read at each
 // call, so that rotated ones take effect.
-func (t TLS) Load() (*tls.Config, error) { return t.load(os.ReadFile) }
+func (t TLS) Load() (*tls.Config, error) { return t.load(readFile) }
 
 // load makes a configuration of what read returns for the files.
 func (t TLS) load(read func(path string) ([]byte, error)) (*tls.Config, error) {
@@ -59,7 +58,7 @@ func (t TLS) load(read func(path string) ([]byte, error)) (*tls.Config, error) {
 }
 
 // Roots reads CAFile; without one the pool is nil, which means the system's.
-func (t TLS) Roots() (*x509.CertPool, error) { return t.roots(os.ReadFile) }
+func (t TLS) Roots() (*x509.CertPool, error) { return t.roots(readFile) }
 
 func (t TLS) roots(read func(path string) ([]byte, error)) (*x509.CertPool, error) {
 	if t.CAFile == "" {
@@ -81,7 +80,7 @@ func (t TLS) Certificate() (tls.Certificate, error) {
 	if t.CertFile == "" {
 		return tls.Certificate{}, errors.New("no certFile is named")
 	}
-	return t.certificate(os.ReadFile)
+	return t.certificate(readFile)
 }
 
 func (t TLS) certificate(read func(path string) ([]byte, error)) (pair tls.Certificate, err error) {
@@ -127,7 +126,7 @@ func (f *TLSFiles) Load() (config *tls.Config, changed bool, err error) {
 func (f *TLSFiles) read() (files contents) {
 	for _, path := range [...]string{f.TLS.CAFile, f.TLS.CertFile, f.TLS.KeyFile} {
 		if path != "" {
-			b, err := os.ReadFile(path)
+			b, err := readFile(path)
 			files = append(files, content{path, b, err})
 		}
 	}

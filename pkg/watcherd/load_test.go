@@ -1,9 +1,11 @@
 package watcherd_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
@@ -32,5 +34,17 @@ sinks: [{name: s, webhook: {url: {env: WATCHERD_TEST_URL}}}]
 	t.Setenv("WATCHERD_TEST_URL", "http://127.0.0.1:1")
 	if st, err = watcherd.Load(file, kinds.Builtin()); err != nil || len(st.Unavailable) != 0 {
 		t.Errorf("with the variable: %v, %v", st.Unavailable, err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte(strings.ReplaceAll(text, "{env: WATCHERD_TEST_URL}", "{file: "+pipe+"}")), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if st, err = watcherd.Load(file, kinds.Builtin()); err != nil || len(st.Unavailable) != 1 || !strings.Contains(st.Unavailable[0].Error(), "not a regular file") {
+		t.Errorf("with a pipe: %v, %v", st.Unavailable, err)
 	}
 }

@@ -295,7 +295,7 @@ func TestItems(t *testing.T) {
 	}
 }
 
-// TestHostileAnswer: what an answer takes in memory is bounded by its length.
+// TestHostileAnswer: what an answer takes in memory is bounded by its length, and what an error quotes of it is short.
 func TestHostileAnswer(t *testing.T) {
 	const length = 16 << 20
 	var answer atomic.Value
@@ -306,7 +306,7 @@ func TestHostileAnswer(t *testing.T) {
 	c := elasticsearch.NewConfig()
 	c.URL = server.URL
 	s := sinktest.Open(t, c)
-	for name, part := range map[string]string{"items": `{"a":{}}`, "one action": `{"create":{"status":201}}`} {
+	for name, part := range map[string]string{"items": `{"a":{}}`, "one action": `{"create":{"status":201}}`, "a number": `{"create":{"status":` + strings.Repeat("1", 1<<20) + `}}`} {
 		document := `{"items":[` + strings.Repeat(part+",", (length-100)/(len(part)+1)) + part + `]}`
 		answer.Store(document)
 		var before, after runtime.MemStats
@@ -314,6 +314,9 @@ func TestHostileAnswer(t *testing.T) {
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
 		runtime.ReadMemStats(&after)
 		sinktest.WantClass(t, err, sinks.ClassRetry)
+		if got := len(err.Error()); got > 8<<10 {
+			t.Errorf("%s: an error of %d bytes", name, got)
+		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > 10*length {
 			t.Errorf("%s: %d MiB were allocated for an answer of %d MiB: %v", name, got>>20, length>>20, err)
 		}

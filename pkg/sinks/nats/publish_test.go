@@ -372,6 +372,22 @@ func TestOrderWhenOneFails(t *testing.T) {
 	}
 }
 
+// TestLongAttributes: an object whose name makes headers that no stream takes is refused alone.
+func TestLongAttributes(t *testing.T) {
+	srv, _ := withServer(t, nil, asIs)
+	c := configFor(srv.ClientURL(), true)
+	c.Subject = "k8s.{resource}"
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary })
+	events := sinktest.Events(2, 2)
+	events[0].Name = strings.Repeat("a", 40<<10) // of a Role
+	err := s.Write(t.Context(), events)
+	batch, ok := errors.AsType[*sinks.BatchError](err)
+	if !ok || len(batch.Failed) != 1 {
+		t.Fatalf("error %v", err)
+	}
+	wantClass(t, batch.Failed[0], sinks.ClassPoison, "header")
+}
+
 // askedContext looks for its end when it is asked for it, as that of a replica which may lead no more.
 type askedContext struct {
 	context.Context

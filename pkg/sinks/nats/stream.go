@@ -138,6 +138,7 @@ func (s *sink) newStream() jetstream.StreamConfig {
 const (
 	codeStreamNotMatch jetstream.ErrorCode = 10060 // the subject belongs to another stream
 	codeSealed         jetstream.ErrorCode = 10109
+	codeLongHeader     jetstream.ErrorCode = 10097 // in format cloudevents-binary, of an object with a name that is as long
 	codeStoreFailed    jetstream.ErrorCode = 10077 // among others: the stream is full and discards new messages
 )
 
@@ -164,6 +165,8 @@ func classify(err error) error {
 	switch api.ErrorCode {
 	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return sinks.TooLarge(err)
+	case codeLongHeader:
+		return sinks.Poison(err)
 	case codeStreamNotMatch, codeSealed, jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return sinks.Pause(err)
 	case codeStoreFailed:

@@ -34,6 +34,9 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add(fmt.Appendf(nil, "HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", status, protobuf, len(body), body))
 	}
+	quoted := `{"partialSuccess":{"rejectedLogRecords":"canary-key-4711"}}`
+	f.Add(fmt.Appendf(nil, "HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(quoted), quoted))
+	f.Add([]byte("HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n0\r\ncanary-key-4711\r\n\r\n")) // in place of a trailer
 	events := sinktest.Events(1, 1)
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		answer = sent

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	neturl "net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,6 +104,9 @@ func (s *sink) config() (*pgconn.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
 	}
+	if readsSettings(url) {
+		return nil, errors.New("url names a servicefile or a passfile: write what it has into url, and the password under password")
+	}
 	c, err := pgconn.ParseConfig(url)
 	if err != nil {
 		// The client's text may repeat parts of the URL.
@@ -133,6 +137,16 @@ func (s *sink) config() (*pgconn.Config, error) {
 	c.ConnectTimeout, c.MaxProtocolMessageBodyLen = s.timeout, maxAnswer
 	c.DialFunc, c.OnNotice = s.dial, notice
 	return c, nil
+}
+
+// readsSettings reports whether a URL, or a text of keywords, has the client read settings or a password of a file. What is no setting
+// of the client goes to the server, so who may write a URL could send it a file that the configuration may not name.
+func readsSettings(text string) bool {
+	u, err := neturl.Parse(text)
+	if err != nil || u.Host == "" && u.RawQuery == "" {
+		return strings.Contains(text, "servicefile") || strings.Contains(text, "passfile")
+	}
+	return u.Query().Has("servicefile") || u.Query().Has("passfile")
 }
 
 // notice notes that a commit did not wait for the standbys, as it was cancelled: the server warns, and reports success.

@@ -305,6 +305,8 @@ func TestPassword(t *testing.T) {
 	mustWrite(t, s, sinktest.Events(1, 1)...)
 
 	c.Password = nil
+	settings := filepath.Join(dir, "settings") // of a program whose files the configuration may not name
+	testkit.Write(t, settings, []byte("[other]\ntoken=canary\n"))
 	for _, test := range []struct {
 		url   string
 		class sinks.Class
@@ -314,6 +316,8 @@ func TestPassword(t *testing.T) {
 		{"postgres://watcherd:canary wrong@[" + p.Addr, sinks.ClassPause, "not like postgres://"},
 		{"postgres://watcherd:canary:x@" + p.Addr + "/watcherd?sslrootcert=/nothing.pem&sslmode=verify-full", sinks.ClassPause, "/nothing.pem"},
 		{"postgres://watcherd:canary@127.0.0.1:1/watcherd", sinks.ClassRetry, "refused"},
+		{"postgres://watcherd:" + canary + "@" + p.Addr + "/watcherd?service=other&%73ervicefile=" + settings, sinks.ClassPause, "names a servicefile"},
+		{"user=watcherd password=" + canary + " host=127.0.0.1 service=other servicefile=" + settings, sinks.ClassPause, "names a servicefile"},
 	} {
 		t.Setenv("POSTGRES_TEST_URL", test.url)
 		err := sinktest.Open(t, c, log.Option).Write(t.Context(), sinktest.Events(1, 1))

@@ -38,6 +38,11 @@ func newEncoder(o sinks.Options, compress bool) encoder {
 	return c
 }
 
+// maxAttributes bounds the attributes of an event as headers, in bytes. Names of RBAC have no bound of their own, and what a server makes
+// of headers that are too large is not said of the event: a status that pauses, the end of the connection, or, of HTTP/2, a limit
+// of which the client learns before it sends them.
+const maxAttributes = 8 << 10
+
 type message struct {
 	id     string // the same for the same events
 	header http.Header
@@ -47,8 +52,14 @@ type message struct {
 func (c *encoder) encode(events []*event.Event) (m message, err error) {
 	m = message{id: events[0].ID, header: http.Header{"User-Agent": c.userAgent}}
 	if c.format == sinks.CloudEventsBinary {
+		size := 0
 		for _, a := range event.Attributes(events[0]) {
-			m.header.Set("Ce-"+a.Name, event.HeaderValue(a.Value))
+			value := event.HeaderValue(a.Value)
+			m.header.Set("Ce-"+a.Name, value)
+			size += len("ce-") + len(a.Name) + len(value)
+		}
+		if size > maxAttributes {
+			return m, sinks.Poison(fmt.Errorf("the attributes are headers of %d bytes, and servers take about %d: use format cloudevents", size, maxAttributes))
 		}
 	}
 	if c.together(events) {

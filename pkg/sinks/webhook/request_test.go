@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +80,26 @@ func TestForms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongAttributes: an object whose name makes headers that no server takes is refused alone, and does not pause the sink.
+func TestLongAttributes(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.Header.Get("Ce-Subject")) > 8<<10 { // as servers do whose limit is lower than Go's
+			w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
+		}
+	}))
+	t.Cleanup(server.Close)
+	c := webhook.NewConfig()
+	c.URL.Text = server.URL
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary })
+	e := *sinktest.Events(1, 1)[0]
+	e.Name = strings.Repeat("ä", 253) // as long as other kinds' names, each byte escaped
+	if err := s.Write(t.Context(), []*event.Event{&e}); err != nil {
+		t.Error(err)
+	}
+	e.Name = strings.Repeat("a", 20<<10)
+	sinktest.WantClass(t, s.Write(t.Context(), []*event.Event{&e}), sinks.ClassPoison, "use format cloudevents")
 }
 
 func TestBinaryBatchesAreRefused(t *testing.T) {

@@ -68,7 +68,7 @@ const (
 	maxIdle   = 8                // connections
 	idle      = 90 * time.Second // how long they live
 	maxHeader = 64 << 10         // bytes of the status and the headers of an answer
-	maxReason = 1 << 10          // bytes of the reason for no answer
+	maxReason = 1 << 10          // characters of an error that may quote an answer
 )
 
 // New makes a client. It starts nothing.
@@ -199,10 +199,7 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		c.Responses.WithLabelValues("error").Inc()
-		if text := err.Error(); len(text) > maxReason || NewMask(hidden).Hide(text) != text {
-			err = errors.New(a.Excerpt(text)) // it quotes an answer, which may quote the request
-		}
-		return nil, fmt.Errorf("%s: %w", a.what, wire.Caused(ctx, err))
+		return nil, fmt.Errorf("%s: %w", a.what, wire.Caused(ctx, a.fit(err)))
 	}
 	c.Responses.WithLabelValues(strconv.Itoa(resp.StatusCode)).Inc()
 	a.Status, a.Header = resp.StatusCode, resp.Header
@@ -211,7 +208,7 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 	}
 	if err = errors.Join(err, resp.Body.Close()); err != nil && a.Accepted() {
 		// The part that may reject events is not known.
-		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, wire.Caused(ctx, err))
+		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, wire.Caused(ctx, a.fit(err)))
 	}
 	if a.Accepted() && len(a.Body) > 0 && strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
 		return nil, a.Errorf("a page for people, of a proxy that answers in the place of the destination: %s", a.Excerpt(string(a.Body)))
@@ -274,9 +271,16 @@ type Answer struct {
 // Accepted reports whether the status is one of success.
 func (a *Answer) Accepted() bool { return a.Status/100 == 2 }
 
-// Errorf is an error about the answer, without a class.
+// Errorf is an error about the answer, without a class. It may quote the answer.
 func (a *Answer) Errorf(format string, args ...any) error {
-	return fmt.Errorf("%s: status %d: %w", a.what, a.Status, fmt.Errorf(format, args...))
+	return fmt.Errorf("%s: status %d: %w", a.what, a.Status, a.fit(fmt.Errorf(format, args...)))
+}
+
+// fit makes an error that may quote the answer, which may quote the request, fit for a log line, without what is hidden:
+// net/http quotes headers and trailers that it does not understand, and decoders the values.
+func (a *Answer) fit(err error) error {
+	mask := NewMask(a.hidden)
+	return Reword(err, func(text string) string { return Clean(mask.HideCut(text), maxReason) })
 }
 
 // Refusal is the error of an answer, or of a part of it with a status of its own, that does not accept what
