@@ -734,7 +734,7 @@ func TestNoteWithoutALossEndsWithTheDefinition(t *testing.T) {
 }
 
 // TestEndOfANamespace: it has ended when it was deleted, or when the last object that is recorded was made; if not all of those can be
-// looked at, that is not known.
+// looked at, by the time at which its end was observed.
 func TestEndOfANamespace(t *testing.T) {
 	at := func(second int) time.Time { return time.Date(2026, 1, 1, 0, 0, second, 0, time.UTC) }
 	for name, tc := range map[string]struct {
@@ -746,13 +746,13 @@ func TestEndOfANamespace(t *testing.T) {
 		"with an earlier one":   {with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 10)) }, want: at(20)},
 		"with a later one":      {with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 40)) }, want: at(40)},
 		"no watch selects it":   {watch: committest.PodWatch(), with: func(r *rig, s *Feed) { r.recorded(s, r.made("2", 40)) }, want: at(20)},
-		"with a damaged object": {with: func(r *rig, s *Feed) { r.damaged(s, "a") }},
+		"with a damaged object": {with: func(r *rig, s *Feed) { r.damaged(s, "a") }, want: at(50)},
 		"with too many": {with: func(r *rig, s *Feed) {
 			for i := range maxGroup + 1 {
 				r.recorded(s, r.Object(fmt.Sprint("b", i), "u", "2"))
 			}
-		}},
-		"while feeds are replaced": {with: func(r *rig, _ *Feed) { r.c.relabelsHeld.Store(true) }},
+		}, want: at(50)},
+		"while feeds are replaced": {with: func(r *rig, _ *Feed) { r.c.relabelsHeld.Store(true) }, want: at(50)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -764,7 +764,7 @@ func TestEndOfANamespace(t *testing.T) {
 			if tc.with != nil {
 				tc.with(r, s)
 			}
-			if got, err := r.group.ended(r.ended()); err != nil || !got.Equal(tc.want) {
+			if got, err := r.group.ended("ns", at(20), at(50)); err != nil || !got.Equal(tc.want) {
 				t.Errorf("ended %v, want %v (%v)", got, tc.want, err)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -510,6 +511,44 @@ func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestVersionFromBeforeTheLastChange has the feed of one namespace take the place of that of all, right after changes: the version of the
+// storage that the sources share is older than those, and the list that is to tell is refused. An object that is deleted until the next
+// attempt is no sign that the cluster was set back.
+func TestVersionFromBeforeTheLastChange(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		api := podsAndWidgets(t)
+		api.Put(podPath, "ns", "kept", nil)
+		var refused atomic.Bool
+		api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			q := r.URL.Query()
+			if !strings.Contains(r.URL.Path, "pods") || q.Get("timeoutSeconds") != "1" && (q.Get("limit") != "1" || !refused.Swap(false)) {
+				return false // others than the list of one object and the watch for the history
+			}
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		})
+		narrow := func(w *plan.Watch) { w.Namespaces, w.Fingerprint = []string{"ns"}, "narrow" }
+		l := runLive(t, t.TempDir(), store.Options{}, api, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 1 })
+		time.Sleep(time.Minute)
+		l.apply(l.state(watchOf("p", nil, "pods"), watchOf("w", narrow, "widgets"))) // asks for the version
+		synctest.Wait()
+		api.Put(podPath, "ns", "gone", nil)
+		api.Put(podPath, "ns", "kept", phase("1"))
+		eventually(t, "the changes", func() bool { return l.log().types("kept") == "sync updated" && l.log().types("gone") == "added" })
+		refused.Store(true)
+		l.apply(l.state(watchOf("p", narrow, "pods"), watchOf("w", narrow, "widgets")))
+		synctest.Wait()
+		api.Delete(podPath, "ns", "gone")
+		time.Sleep(10 * time.Minute)
+		h := l.log()
+		if got, want := fmt.Sprint(h[""], h.types("kept"), ", ", h.types("gone")), "[]sync updated, added deleted"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
 }
 
 // TestReloadBesideTheChecksOfARollback replaces the feeds that are to be checked after a rollback, which takes a while: their successors are to be checked.

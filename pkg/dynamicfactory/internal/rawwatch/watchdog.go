@@ -272,10 +272,14 @@ func (s *Source) compareStorage(ctx context.Context, seen, version string) {
 func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (bool, error) {
 	began := time.Now()
 	now, err := s.cfg.Prober.Version(ctx, notBefore)
+	older := progress.Older(now, seen)
+	if err == nil && older && notBefore.Before(began) { // it may be of before that was seen
+		now, err = s.cfg.Prober.Version(ctx, began)
+		older = progress.Older(now, seen)
+	}
 	if err != nil {
 		return false, err
 	}
-	older := progress.Older(now, seen)
 	s.mu.Lock()
 	doubted, unjudged := s.doubted, s.unjudged || s.othersBackLocked(seen)
 	s.mu.Unlock()
