@@ -346,7 +346,7 @@ func (p *parts) Backup(ctx context.Context, dir string) (int, error) {
 	case err != nil:
 		return 0, err
 	}
-	report, err := inspect.Check(dir)
+	report, err := inspect.Check(dir) //nolint:contextcheck // a copy that is made is checked
 	if err == nil && !report.OK() {
 		err = fmt.Errorf("the copy in %s is damaged, as the store is: %s", dir, strings.Join(report.Problems, "; "))
 	}

@@ -3,7 +3,6 @@ package file_test
 import (
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/file"
@@ -77,10 +77,8 @@ func TestMinFree(t *testing.T) {
 func TestCompressionLeavesRoom(t *testing.T) {
 	f := newTree(t)
 	mountSmall(t, f.path("small"), "8m")
-	random := make([]byte, 3<<20)
-	rand.NewChaCha8([32]byte{}).Read(random)
 	const large, small = "small/prod@20200101T000000.002Z.jsonl", "small/prod@20200101T000000.001Z.jsonl"
-	for name, content := range map[string][]byte{large: random, small: make([]byte, 1<<20), "small/filler": make([]byte, 1<<20)} {
+	for name, content := range map[string][]byte{large: testkit.Noise(3 << 20), small: make([]byte, 1<<20), "small/filler": make([]byte, 1<<20)} {
 		if err := os.WriteFile(f.path(name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
