@@ -79,7 +79,11 @@ func (c *Config) Unavailable() (list []*Error) {
 		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for a writer
 		if err == nil {
 			defer f.Close()
-			if info, _ := f.Stat(); info != nil && !info.Mode().IsRegular() {
+			switch info, _ := f.Stat(); {
+			case info == nil || info.Mode().IsRegular():
+			case info.IsDir():
+				err = errors.New("is a directory")
+			default:
 				err = errors.New("is not a regular file")
 			}
 		}
