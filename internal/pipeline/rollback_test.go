@@ -405,19 +405,25 @@ func TestRollbackBesideAStorageOfItsOwn(t *testing.T) {
 	}
 }
 
+// deletesBesideCheck has an object deleted before the first list of metadata at path is answered, once what it returns is set.
+func deletesBesideCheck(api *apitest.Server, path, name string) (back *atomic.Bool) {
+	back = new(atomic.Bool)
+	var gone sync.Once
+	api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == path && back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			gone.Do(func() { api.Delete(path, "ns", name) })
+		}
+		return false
+	})
+	return back
+}
+
 // TestRollbackBesideDeletions sets the cluster back to what one of two watches had come to. That watch goes on, is checked behind the rollback that the other one
 // finds, and has an object deleted meanwhile: it has missed nothing.
 func TestRollbackBesideDeletions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		api := podsAndWidgets(t)
-		var back atomic.Bool
-		var gone sync.Once
-		api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == podPath && back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
-				gone.Do(func() { api.Delete(podPath, "ns", "pod") })
-			}
-			return false
-		})
+		back := deletesBesideCheck(api, podPath, "pod")
 		api.Put(podPath, "ns", "pod", nil)
 		api.Put(podPath, "ns", "other", nil)
 		api.Put(widgetPath, "ns", "w", nil)
@@ -478,14 +484,7 @@ func TestDeletionsOfAStorageOfItsOwn(t *testing.T) {
 		t.Run(own.path, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				api, elsewhere := own.elsewhere(t, nil)
-				var back atomic.Bool
-				var gone sync.Once
-				elsewhere.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
-					if back.Load() && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
-						gone.Do(func() { elsewhere.Delete(own.path, "ns", "gone") })
-					}
-					return false
-				})
+				back := deletesBesideCheck(elsewhere, own.path, "gone")
 				elsewhere.Advance(1000)
 				elsewhere.Put(own.path, "ns", "gone", nil)
 				elsewhere.Put(own.path, "ns", "kept", nil)

@@ -273,7 +273,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	began := time.Now()
 	now, err := s.cfg.Prober.Version(ctx, notBefore)
 	older := progress.Older(now, seen)
-	if err == nil && older && notBefore.Before(began) { // it may be of before that was seen
+	if older { // it may be of before that was seen
 		now, err = s.cfg.Prober.Version(ctx, began)
 		older = progress.Older(now, seen)
 	}
