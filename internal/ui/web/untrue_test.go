@@ -1038,3 +1038,23 @@ func TestBusyDifference(t *testing.T) {
 		t.Errorf("awaited is %s", text)
 	}
 }
+
+// TestComparedTimes: a difference is from the earlier version to the later one, whichever is the shown one.
+func TestComparedTimes(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	for _, level := range []string{"debug", "warn"} {
+		nextSecond()
+		configMap(t, http.MethodPatch, ns, "app", object{"level": level})
+	}
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "debug → warn")
+	p.keys("[")
+	p.sees(".fields", `info\s+debug`)
+	p.press(".versions li.updated", "Compare with the version") // the newest
+	p.sees(".fields", `debug\s+warn`)
+	if times := eval[[]string](p, `[...document.querySelectorAll(".tabs time")].map((e) => e.dateTime)`); len(times) != 2 || times[0] >= times[1] {
+		t.Errorf("the difference from debug to warn is from and to %v", times)
+	}
+}

@@ -60,7 +60,8 @@ export function ObjectView({ status }: { status?: Status }) {
   // The newest, or the one that the address names: of what is older than all, the oldest.
   const v = Number(q.get("v")), w = Number(q.get("w")), found = v > 0 ? items.findIndex((i) => i.sequence <= v) : 0;
   const at = found < 0 ? items.length - 1 : found, other = w > 0 ? items.findIndex((i) => i.sequence === w) : at + 1;
-  const version = items[at], before: { sequence: number; time?: string } | undefined = w > 0 ? items[other] ?? { sequence: w } : items[other];
+  const version = items[at], before: Compared = w > 0 ? items[other] ?? { sequence: w } : items[other];
+  const [old, young]: Compared[] = before && version && before.sequence > version.sequence ? [version, before] : [before, version];
   // Each resource has a watch of its own: what follows a change may be recorded a moment before it.
   const about = (seconds: number) => new Date(Date.parse(version!.time) + seconds * 1000).toISOString();
   const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
@@ -127,9 +128,9 @@ export function ObjectView({ status }: { status?: Status }) {
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: within })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
-          <span class="quiet">{tab === "changes" && (before?.time ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
+          <span class="quiet">{tab === "changes" && (old?.time && young?.time ? <>from <Time at={old.time} /> to <Time at={young.time} /></> : <Time at={version.time} />)}</span></div>
         {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
-        {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} version={version} before={before} next={other === at + 1} />}</Kept>
+        {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} newer={young!} older={old} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
           : <Blamed key={[items[0]!.sequence, versions.value!.gaps.length, versions.value!.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} />}
@@ -138,8 +139,10 @@ export function ObjectView({ status }: { status?: Status }) {
   </div>;
 }
 
-function Changes({ base, version, before, next }: { base: string; version: Version; before?: { sequence: number }; next: boolean }) {
-  const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
+/** A version, of which the page may not have the time. */
+type Compared = { sequence: number; time?: string } | undefined;
+
+function Changes({ base, newer, older, next }: { base: string; newer: { sequence: number }; older: Compared; next: boolean }) {
   const diff = useAsked<Difference>(base + "/diff", { version: newer.sequence, base: next ? undefined : older?.sequence });
   const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists && a.sequence;
   const x = useAsked<State>(both ? base : "", { version: a?.sequence }), y = useAsked<State>(both ? base : "", { version: b?.sequence });
