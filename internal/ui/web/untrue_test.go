@@ -1058,3 +1058,19 @@ func TestComparedTimes(t *testing.T) {
 		t.Errorf("the difference from debug to warn is from and to %v", times)
 	}
 }
+
+// TestBlameOfOlderVersions: blame is of the last state, also beside a page of older versions, to which none is added.
+func TestBlameOfOlderVersions(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	nextSecond()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app?tab=blame&end=" + time.Now().UTC().Format(time.RFC3339)))
+	p.sees(".blame", "level: info")
+	nextSecond()
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	p.sees(".blame", "level: debug")
+	p.sees(".pane", "Blame is of the last state, not of the chosen one")
+}

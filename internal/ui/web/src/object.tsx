@@ -68,6 +68,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
+  // Blame is of the last state, also beside older versions.
+  const newest = useAsked<Versions>(end && tab === "blame" ? base + "/versions" : "", { limit: 1 }, 5000), latest = end ? newest.value : versions.value;
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
   // Of a page, what was its oldest version once: an object that changes on has others, and each would begin the search again.
@@ -104,7 +106,7 @@ export function ObjectView({ status }: { status?: Status }) {
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       {!recording && <a href={link("feed", [], { resource, namespace: within, name })}>in the feed</a>}
     </header>
-    <Failed error={versions.error} />
+    <Failed error={versions.error ?? newest.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
     {versions.value && !items.length && <Empty>No change of this object{end && <> up to <Time at={end} /></>} is recorded. {end && <button onClick={() => page()}>The newest versions</button>} {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
@@ -133,7 +135,7 @@ export function ObjectView({ status }: { status?: Status }) {
         {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} newer={young!} older={old} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
-          : <Blamed key={[items[0]!.sequence, versions.value!.gaps.length, versions.value!.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} />}
+          : latest ? <Blamed key={[latest.items[0]?.sequence, latest.gaps.length, latest.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} /> : <Reading />}
       </section>
     </div>}
   </div>;
