@@ -1074,3 +1074,34 @@ func TestBlameOfOlderVersions(t *testing.T) {
 	p.sees(".blame", "level: debug")
 	p.sees(".pane", "Blame is of the last state, not of the chosen one")
 }
+
+// TestRightToLeft: values in letters that are written from right to left stand before and after the arrow as they were.
+func TestRightToLeft(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "שלום"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "קודם"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "7"})
+	p := open(t, d, "#/feed?name=app")
+	for view, list := range map[string]string{"feed?name=app": ".row .summary", "object/configmaps/" + ns + "/app": ".versions .summary"} {
+		eval[chromedp.Void](p, `void (location.hash = %s)`, "#/"+view)
+		p.sees(list, "קודם")
+		type place struct{ Old, New float64 }
+		for _, change := range [][2]string{{"שלום", "קודם"}, {"קודם", "7"}} {
+			at := eval[place](p, `((list, old, young) => {
+				const e = [...document.querySelectorAll(list)].find((e) => e.textContent.includes(old + " → " + young)), place = (text) => {
+					const nodes = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), range = document.createRange();
+					for (let n; (n = nodes.nextNode());) if (n.data.includes(text)) {
+						range.setStart(n, n.data.indexOf(text));
+						range.setEnd(n, n.data.indexOf(text) + text.length);
+					}
+					return range.getBoundingClientRect().left;
+				};
+				return { Old: place(old), New: place(young) };
+			})(%s, %s, %s)`, list, change[0], change[1])
+			if at.Old >= at.New {
+				t.Errorf("in %s, the old value %s is at %v, and the new one %s at %v", list, change[0], at.Old, change[1], at.New)
+			}
+		}
+	}
+}

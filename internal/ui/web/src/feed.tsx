@@ -2,9 +2,9 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Summary, Time, Verb, type View } from "./parts";
 import { change, link, place } from "./place";
-import { arrows, clock, count, now, resourceName, some, today } from "./text";
+import { clock, count, now, resourceName, some, today } from "./text";
 
 const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
@@ -276,7 +276,7 @@ export function Feed({ status }: { status?: Status }) {
         ? <button class="plain link" onClick={() => change(beginning(r))}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />{scope(r.gap)}: {r.gap.cause}</>}</span></>
-          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
+          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}><Summary of={r.summary} /></span></>}
       empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : feed.next ? "No change that was searched matches." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <p class="sr" role="status">{rows[selected] && words(rows[selected])}</p>
     <Spoken text={still ? "" : some(shown.total, "change")} />

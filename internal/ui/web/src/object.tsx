@@ -1,9 +1,9 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Summary, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
 /** A value: a string as it is, unless it is empty or in place of another type, of which it may have the characters. */
 const value = (v: Json, other?: Json) => v && typeof v === "string" && typeof (other ?? v) === "string" && other !== null ? v : yaml(v);
@@ -120,7 +120,7 @@ export function ObjectView({ status }: { status?: Status }) {
           {reached && between(Date.parse(reached), i) && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
-            <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
+            <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary"><Summary of={v.summary} /></span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
         {versions.value!.before === "gap" && gaps(items.length).slice(-1)}

@@ -12,6 +12,10 @@ export const Verb = ({ type }: { type: Type }) => <span class={"verb " + type} t
 
 export const Time = ({ at, exact = true }: { at: string; exact?: boolean }) => <time dateTime={at} title={at}>{clock(at, exact)}</time>;
 
+/** The summary of a change, with arrows as people write them. Letters that are written from right to left would have the values
+ *  around an arrow change places. */
+export const Summary = ({ of = "" }: { of?: string }) => <>{of.split(" -> ").map((text, i) => <>{i > 0 && " → "}<bdi dir="ltr">{text}</bdi></>)}</>;
+
 export const objectLink = (r: Resource, namespace: string | undefined, name: string, query: Record<string, string | number | undefined> = {}) =>
   link("object", [resourceName(r), namespace || "-", name], query);
 

@@ -67,9 +67,6 @@ export const free = (n: number) => n < 0 ? "" : `, ${bytes(n)} free`;
 /** As the interface takes it: pods, deployments.apps. */
 export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}` : r.resource;
 
-/** The summary of a change, with arrows as people write them. */
-export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
-
 const plain = /^[A-Za-z_/$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
 const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
 const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
