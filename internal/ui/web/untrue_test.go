@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -1104,4 +1105,36 @@ func TestRightToLeft(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestExpressionThatFails: what an expression cannot decide is counted, of what comes and of all pages.
+func TestExpressionThatFails(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed?when="+url.QueryEscape(`int(object.data.level) > 3`))
+	p.sees(".rows", "No recorded change matches")
+	p.sees(".dot.live", "live")
+	for i := range 6 {
+		configMap(t, http.MethodPost, ns, fmt.Sprint("app-", i), object{"level": "high"})
+	}
+	p.sees(".bar", "expression failed on at least 6")
+	configMap(t, http.MethodPost, ns, "other", object{"level": "5"})
+	p.sees(".rows", "other")
+	p.sees(".bar", "expression failed on at least 6")
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 1)
+		pass.ServeHTTP(w, r)
+	})
+	configMap(t, http.MethodPost, ns, "last", object{"level": "high"})
+	p.sees(".bar", "expression failed on at least 7")
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=-1h&when=" + url.QueryEscape(`int(object.data.level) > 3`)))
+	p.sees(".rows", "other")
+	for range 20 {
+		if !eval[bool](p, `[...document.querySelectorAll(".bar button")].some((e) => e.innerText === "search on")`) {
+			break
+		}
+		p.press(".bar", "search on")
+		p.settled()
+	}
+	p.sees(".bar", "expression failed on 7")
 }

@@ -56,8 +56,15 @@ function add(s: Feed, newer: Row[]): Feed {
   return { ...s, rows, next: behind(rows) };
 }
 
+/** A page with what an expression could not decide on another, too; `same`: of changes that are in part the same, at least so many. */
+function undecided(page: Page, other?: Page, same?: boolean): Page {
+  const both = (a = 0, b = 0) => same ? Math.max(a, b) : a + b;
+  return { ...page, failed: both(page.failed, other?.failed), firstError: page.firstError ?? other?.firstError, absent: both(page.absent, other?.absent) };
+}
+
 /** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
 function renew(s: Feed, page: Page): Feed {
+  page = undecided(page, s.page, true);
   const oldest = page.items.at(-1)?.sequence ?? 0, reaches = !page.continue || s.rows.some((r) => r.sequence >= oldest);
   const next = page.continue ? { continue: page.continue } : undefined;
   if (!reaches) return { ...s, rows: page.items, next, page };
@@ -96,7 +103,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (!more) return { ...renew(s, page), error: undefined, busy: false, page };
         if (s.next !== more) return { ...s, busy: false }; // rows were cut meanwhile: others follow them
         const rows = merge(page.items, s.rows);
-        return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page };
+        return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page: undecided(page, s.page) };
       });
     } catch (error) {
       if (stop.aborted) return;
@@ -136,7 +143,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         try {
           const page = await get<Page>("history", { ...query, from, limit: 200 }, stop.signal);
           answered.current = page.to;
-          set((s) => s.error ? { ...s, error: undefined } : s);
+          set((s) => ({ ...s, error: undefined, page: s.page && undecided(s.page, page, true) }));
           take(page);
         } catch (error) {
           if (!stop.signal.aborted) set((s) => ({ ...s, error: error as Problem }));
@@ -266,8 +273,8 @@ export function Feed({ status }: { status?: Status }) {
       {!still && !filter.when && !feed.next && rows.length >= far && feed.page?.continue && <span class="quiet">older changes are not listed: choose a period</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}
-      {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
-      {feed.page?.absent && !rows.length ? <span class="quiet">a field that the expression reads is missing in {some(feed.page.absent, "change")}</span> : null}
+      {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {!still && "at least "}{count(feed.page.failed)}</span> : null}
+      {feed.page?.absent && !rows.length ? <span class="quiet">a field that the expression reads is missing in {!still && "at least "}{some(feed.page.absent, "change")}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}
