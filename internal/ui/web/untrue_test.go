@@ -1138,3 +1138,23 @@ func TestExpressionThatFails(t *testing.T) {
 	}
 	p.sees(".bar", "expression failed on 7")
 }
+
+// TestManyHeld: while a list with an expression is held, what is more than a page is not counted exactly.
+func TestManyHeld(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 3)
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?when="+url.QueryEscape(`object.metadata.name != "x"`))
+	p.sees(".rows", "first")
+	p.sees(".dot.live", "live")
+	p.keys("p")
+	p.sees(".bar", "resume")
+	for i := range 6 {
+		configMap(t, http.MethodPost, ns, fmt.Sprint("held-", i), nil)
+	}
+	p.sees(".bar", "at least 3 newer")
+}

@@ -185,7 +185,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     });
     return () => { end(); stop.abort(); clearTimeout(timer); clearTimeout(calm); };
   }, [key]);
-  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, least: !!waiting.value.page || asks && !!waiting.value.cut, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }
 
 const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
@@ -267,7 +267,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
       {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", ...live })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
-      {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
+      {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{feed.least && "at least "}{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
       {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {!still && !filter.when && !feed.next && rows.length >= far && feed.page?.continue && <span class="quiet">older changes are not listed: choose a period</span>}
