@@ -1158,3 +1158,33 @@ func TestManyHeld(t *testing.T) {
 	}
 	p.sees(".bar", "at least 3 newer")
 }
+
+// TestGapOfATurnedClock: a gap is listed once among versions, too, whose times fall while their sequences rise, as after a clock
+// was set back.
+func TestGapOfATurnedClock(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for i := range 3 {
+		configMap(t, http.MethodPatch, ns, "app", object{"level": fmt.Sprint(i)})
+	}
+	at := func(minutes int) string {
+		return time.Now().Add(time.Duration(minutes) * time.Minute).UTC().Format(time.RFC3339)
+	}
+	p := open(t, edited(t, d, "/versions", func(body []byte) []byte {
+		var answer object
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Error(err)
+			return body
+		}
+		for i, item := range answer["items"].([]any) {
+			item.(object)["time"] = at([]int{-60, -30, -90, -100}[i])
+		}
+		answer["gaps"] = []object{{"watch": "all", "resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}, "cause": "expired", "from": at(-50), "to": at(-40)}}
+		return encoded(t, answer)
+	}), "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", `(?s)level 1 → 2.*added`)
+	if n := eval[int](p, `document.querySelectorAll(".versions .life.gap").length`); n != 1 {
+		t.Errorf("one gap is listed %d times", n)
+	}
+}

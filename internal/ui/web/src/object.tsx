@@ -80,10 +80,10 @@ export function ObjectView({ status }: { status?: Status }) {
   const { said, reached, failed } = useEvents(status, within, name, known?.resource, begin.current.from, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
-  const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands
-  const later = (time: number, i: number) => i === times.length || time > times[i]!;
-  const between = (time: number, i: number) => later(time, i) && !later(time, i - 1); // the version and the one that followed
-  const gaps = (i: number) => versions.value!.gaps.filter((_, n) => between(ends[n]!, i)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
+  const times = [...items.map((i) => Date.parse(i.time)), -Infinity]; // the last is that of what is not listed
+  const spot = (time: number) => times.findIndex((t) => time > t); // one, also where times fall while sequences rise
+  const spots = versions.value?.gaps.map((g) => spot(Date.parse(g.to))) ?? []; // once for all versions: there may be thousands
+  const gaps = (i: number) => versions.value!.gaps.filter((_, n) => spots[n] === i).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   const page = (of?: Versions) => change({ end: of?.items.at(-1)?.time, continue: of?.continue, v: "", w: "" });
   useLayoutEffect(() => { // at once: a key is about what is shown
@@ -117,7 +117,7 @@ export function ObjectView({ status }: { status?: Status }) {
         {items.map((v, i) => <>
           {gaps(i)}
           {events(v.sequence, items[i - 1]?.sequence)}
-          {reached && between(Date.parse(reached), i) && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
+          {reached && spot(Date.parse(reached)) === i && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary"><Summary of={v.summary} /></span></button>
