@@ -1188,3 +1188,66 @@ func TestGapOfATurnedClock(t *testing.T) {
 		t.Errorf("one gap is listed %d times", n)
 	}
 }
+
+// TestLateFirstPage: a first page that is answered when more than the feed keeps has come since hides nothing of that.
+func TestLateFirstPage(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	row := func(sequence int) object {
+		return object{"sequence": sequence, "time": time.Now().UTC(), "type": "updated", "namespace": ns, "name": fmt.Sprint("n-", sequence),
+			"resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}}
+	}
+	first, asked := make(chan struct{}), make(chan string, 10)
+	answered := make(chan struct{})
+	var n atomic.Int64
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		switch r.URL.Path {
+		case "/api/v1/events": // 2100 changes in 42 frames, of which each has rows for 49
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprint(w, "id: 10000\n\n")
+			for i := range 42 {
+				rows := []object{}
+				for j := range 49 {
+					rows = append(rows, row(10002+50*i+j))
+				}
+				_, _ = fmt.Fprintf(w, "id: %d\nevent: frame\ndata: %s\n\n", 10050+50*i, encoded(t, object{"total": 50, "noise": 0, "counts": object{}, "rows": rows}))
+			}
+			_ = http.NewResponseController(w).Flush() // the page may have gone
+			<-r.Context().Done()
+		case "/api/v1/history":
+			answer := object{"from": time.Now().Add(-time.Hour).UTC(), "to": time.Now().UTC(), "complete": true, "gaps": []object{}, "scanned": 2, "items": []object{}}
+			if n.Add(1) == 1 {
+				select {
+				case <-first:
+				case <-r.Context().Done():
+				}
+				answer["items"] = []object{row(10000), row(9999)}
+				defer close(answered)
+			} else {
+				asked <- r.URL.Query().Get("before")
+			}
+			_, _ = w.Write(encoded(t, answer))
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".counts", "^2,100 changes since")
+	close(first)
+	rest(t, "the first page is not answered", answered)
+	p.settled()
+	var before string
+	until(t, "what is between is asked for", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		select {
+		case before = <-asked:
+			return true
+		default:
+			return false
+		}
+	})
+	if before != "10102" { // of the oldest row that is kept
+		t.Errorf("the list is continued before %s", before)
+	}
+}

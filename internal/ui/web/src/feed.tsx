@@ -65,10 +65,11 @@ function undecided(page: Page, other?: Page, same?: boolean): Page {
 /** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
 function renew(s: Feed, page: Page): Feed {
   page = undecided(page, s.page, true);
+  const last = s.rows.at(-1);
+  if (last && s.next?.before && (page.items[0]?.sequence ?? 0) < last.sequence) return { ...s, page }; // it came late: rows that followed it were dropped
   const oldest = page.items.at(-1)?.sequence ?? 0, reaches = !page.continue || s.rows.some((r) => r.sequence >= oldest);
   const next = page.continue ? { continue: page.continue } : undefined;
   if (!reaches) return { ...s, rows: page.items, next, page };
-  const last = s.rows.at(-1);
   if (!last || last.sequence > oldest) s = { ...s, next, page };
   else if (!s.page && next) s = { ...s, next: behind(s.rows) }; // the first page came late
   return add(s, page.items);
