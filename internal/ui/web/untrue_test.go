@@ -1251,3 +1251,26 @@ func TestLateFirstPage(t *testing.T) {
 		t.Errorf("the list is continued before %s", before)
 	}
 }
+
+// TestTimeZone: the times of a list are of one zone, also after the browser has come to another.
+func TestTimeZone(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, &daemon{}, "about:blank")
+	zone := func(name string) {
+		if _, err := chromedp.Call(p.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	zone("Etc/GMT+3")
+	p.do(chromedp.Navigate(d.base + "/ui/"))
+	p.sees(".row", "app")
+	before := p.text(".row:last-child time")
+	zone("Etc/GMT+2")
+	configMap(t, http.MethodPost, ns, "later", nil)
+	p.sees(".row", "later")
+	if after := p.text(".row:last-child time"); after == before {
+		t.Errorf("below a row of %s, one of before is of %s still", p.text(".row time"), after)
+	}
+}

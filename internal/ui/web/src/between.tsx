@@ -5,7 +5,7 @@ import { type Changes, type Difference, get, type Group, type NetChange, recordi
 import { Empty, Failed, Field, ObjectName, Reading, RefName, scope, Summary, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { doubts, Unified, Unsure } from "./object";
-import { clock, count, moment, resourceName, some, today, visible } from "./text";
+import { calendar, clock, count, moment, resourceName, some, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
 const shown = 200, usual = "-10m"; // a period that names no beginning
@@ -33,7 +33,7 @@ export function Between({ status }: { status?: Status }) {
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} read={times[name]} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
-  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, today()]);
+  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, calendar()]);
   return <div class="page">
     <h1>{recording ? "Recording" : "Between"}</h1>
     {recording ? <p>While <code>{recording.command.join(" ")}</code> ran, which ended with exit code {recording.exitCode}.{recording.leftOut > 0 && <span class="notice gap"> The versions of {some(recording.leftOut, "object")} did not fit in this page.</span>}</p> : <div class="filter" role="search">

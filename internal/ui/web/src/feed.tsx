@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
 import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Summary, Time, Verb, type View } from "./parts";
 import { change, link, place } from "./place";
-import { clock, count, now, resourceName, some, today } from "./text";
+import { calendar, clock, count, now, resourceName, some } from "./text";
 
 const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
@@ -257,7 +257,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
-    <Kept of={[histogram.value, histogram.current, !!filter.when, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
+    <Kept of={[histogram.value, histogram.current, !!filter.when, calendar()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
         change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), ...live });

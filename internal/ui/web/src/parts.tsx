@@ -4,7 +4,7 @@ import { Component, type ComponentChildren, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
 import { link, place } from "./place";
-import { clock, count, resourceName, some, span, today } from "./text";
+import { calendar, clock, count, resourceName, some, span } from "./text";
 
 export const glyphs: Record<Type, string> = { added: "+", updated: "~", deleted: "−", sync: "=", gap: "⌁" };
 
@@ -103,7 +103,7 @@ export function Rows<T extends object>(props: {
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
         aria-current={first + i === selected ? "true" : undefined} class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}><Kept of={[item, today()]}>{() => props.row(item)}</Kept></div>)}
+        onClick={() => props.onSelect(first + i)}><Kept of={[item, calendar()]}>{() => props.row(item)}</Kept></div>)}
     </div>
     {!items.length && <Empty>{props.empty}</Empty>}
   </div>;

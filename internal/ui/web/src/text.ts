@@ -8,8 +8,10 @@ const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.ge
 export const now = () => Date.now() + ahead;
 let ahead = 0;
 
-/** The day of now: what shows a time is made again when it is another. */
-export const today = () => day(new Date(now()));
+const today = () => day(new Date(now()));
+
+/** The day of now and its zone: what shows a time is made again when either is another. */
+export const calendar = () => today() + new Date(now()).getTimezoneOffset();
 
 /** Takes the time of an answer, which has no fractions of a second. */
 export function heard(date: string | null) {
