@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -1030,5 +1031,240 @@ func TestBusyDifference(t *testing.T) {
 	p.sees(".pane", "created")
 	if text := p.text(".pane [aria-busy=true]"); text != "" {
 		t.Errorf("awaited is %s", text)
+	}
+}
+
+// TestComparedTimes: a difference is from the earlier version to the later one, whichever is the shown one.
+func TestComparedTimes(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	for _, level := range []string{"debug", "warn"} {
+		nextSecond()
+		configMap(t, http.MethodPatch, ns, "app", object{"level": level})
+	}
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "debug → warn")
+	p.keys("[")
+	p.sees(".fields", `info\s+debug`)
+	p.press(".versions li.updated", "Compare with the version") // the newest
+	p.sees(".fields", `debug\s+warn`)
+	if times := eval[[]string](p, `[...document.querySelectorAll(".tabs time")].map((e) => e.dateTime)`); len(times) != 2 || times[0] >= times[1] {
+		t.Errorf("the difference from debug to warn is from and to %v", times)
+	}
+}
+
+// TestBlameOfOlderVersions: blame is of the last state, also beside a page of older versions, to which none is added.
+func TestBlameOfOlderVersions(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "added")
+	nextSecond()
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/app?tab=blame&end=" + time.Now().UTC().Format(time.RFC3339)))
+	p.sees(".blame", "level: info")
+	nextSecond()
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	p.sees(".blame", "level: debug")
+	p.sees(".pane", "Blame is of the last state, not of the chosen one")
+}
+
+// TestRightToLeft: values in letters that are written from right to left stand before and after the arrow as they were.
+func TestRightToLeft(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"level": "שלום"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "קודם"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "7"})
+	p := open(t, d, "#/feed?name=app")
+	for view, list := range map[string]string{"feed?name=app": ".row .summary", "object/configmaps/" + ns + "/app": ".versions .summary"} {
+		eval[chromedp.Void](p, `void (location.hash = %s)`, "#/"+view)
+		p.sees(list, "קודם")
+		type place struct{ Old, New float64 }
+		for _, change := range [][2]string{{"שלום", "קודם"}, {"קודם", "7"}} {
+			at := eval[place](p, `((list, old, young) => {
+				const e = [...document.querySelectorAll(list)].find((e) => e.textContent.includes(old + " → " + young)), place = (text) => {
+					const nodes = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), range = document.createRange();
+					for (let n; (n = nodes.nextNode());) if (n.data.includes(text)) {
+						range.setStart(n, n.data.indexOf(text));
+						range.setEnd(n, n.data.indexOf(text) + text.length);
+					}
+					return range.getBoundingClientRect().left;
+				};
+				return { Old: place(old), New: place(young) };
+			})(%s, %s, %s)`, list, change[0], change[1])
+			if at.Old >= at.New {
+				t.Errorf("in %s, the old value %s is at %v, and the new one %s at %v", list, change[0], at.Old, change[1], at.New)
+			}
+		}
+	}
+}
+
+// TestExpressionThatFails: what an expression cannot decide is counted, of what comes and of all pages.
+func TestExpressionThatFails(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/feed?when="+url.QueryEscape(`int(object.data.level) > 3`))
+	p.sees(".rows", "No recorded change matches")
+	p.sees(".dot.live", "live")
+	for i := range 6 {
+		configMap(t, http.MethodPost, ns, fmt.Sprint("app-", i), object{"level": "high"})
+	}
+	p.sees(".bar", "expression failed on at least 6")
+	configMap(t, http.MethodPost, ns, "other", object{"level": "5"})
+	p.sees(".rows", "other")
+	p.sees(".bar", "expression failed on at least 6")
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 1)
+		pass.ServeHTTP(w, r)
+	})
+	configMap(t, http.MethodPost, ns, "last", object{"level": "high"})
+	p.sees(".bar", "expression failed on at least 7")
+	p.do(chromedp.Navigate(front.base + "/ui/#/feed?from=-1h&when=" + url.QueryEscape(`int(object.data.level) > 3`)))
+	p.sees(".rows", "other")
+	for range 20 {
+		if !eval[bool](p, `[...document.querySelectorAll(".bar button")].some((e) => e.innerText === "search on")`) {
+			break
+		}
+		p.press(".bar", "search on")
+		p.settled()
+	}
+	p.sees(".bar", "expression failed on 7")
+}
+
+// TestManyHeld: while a list with an expression is held, what is more than a page is not counted exactly.
+func TestManyHeld(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "first", nil)
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		limit(r, 3)
+		pass.ServeHTTP(w, r)
+	})
+	p := open(t, front, "#/feed?when="+url.QueryEscape(`object.metadata.name != "x"`))
+	p.sees(".rows", "first")
+	p.sees(".dot.live", "live")
+	p.keys("p")
+	p.sees(".bar", "resume")
+	for i := range 6 {
+		configMap(t, http.MethodPost, ns, fmt.Sprint("held-", i), nil)
+	}
+	p.sees(".bar", "at least 3 newer")
+}
+
+// TestGapOfATurnedClock: a gap is listed once among versions, too, whose times fall while their sequences rise, as after a clock
+// was set back.
+func TestGapOfATurnedClock(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	for i := range 3 {
+		configMap(t, http.MethodPatch, ns, "app", object{"level": fmt.Sprint(i)})
+	}
+	at := func(minutes int) string {
+		return time.Now().Add(time.Duration(minutes) * time.Minute).UTC().Format(time.RFC3339)
+	}
+	p := open(t, edited(t, d, "/versions", func(body []byte) []byte {
+		var answer object
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Error(err)
+			return body
+		}
+		for i, item := range answer["items"].([]any) {
+			item.(object)["time"] = at([]int{-60, -30, -90, -100}[i])
+		}
+		answer["gaps"] = []object{{"watch": "all", "resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}, "cause": "expired", "from": at(-50), "to": at(-40)}}
+		return encoded(t, answer)
+	}), "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", `(?s)level 1 → 2.*added`)
+	if n := eval[int](p, `document.querySelectorAll(".versions .life.gap").length`); n != 1 {
+		t.Errorf("one gap is listed %d times", n)
+	}
+}
+
+// TestLateFirstPage: a first page that is answered when more than the feed keeps has come since hides nothing of that.
+func TestLateFirstPage(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	row := func(sequence int) object {
+		return object{"sequence": sequence, "time": time.Now().UTC(), "type": "updated", "namespace": ns, "name": fmt.Sprint("n-", sequence),
+			"resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}}
+	}
+	first, asked := make(chan struct{}), make(chan string, 10)
+	answered := make(chan struct{})
+	var n atomic.Int64
+	front := behind(t, d, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		switch r.URL.Path {
+		case "/api/v1/events": // 2100 changes in 42 frames, of which each has rows for 49
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprint(w, "id: 10000\n\n")
+			for i := range 42 {
+				rows := []object{}
+				for j := range 49 {
+					rows = append(rows, row(10002+50*i+j))
+				}
+				_, _ = fmt.Fprintf(w, "id: %d\nevent: frame\ndata: %s\n\n", 10050+50*i, encoded(t, object{"total": 50, "noise": 0, "counts": object{}, "rows": rows}))
+			}
+			_ = http.NewResponseController(w).Flush() // the page may have gone
+			<-r.Context().Done()
+		case "/api/v1/history":
+			answer := object{"from": time.Now().Add(-time.Hour).UTC(), "to": time.Now().UTC(), "complete": true, "gaps": []object{}, "scanned": 2, "items": []object{}}
+			if n.Add(1) == 1 {
+				select {
+				case <-first:
+				case <-r.Context().Done():
+				}
+				answer["items"] = []object{row(10000), row(9999)}
+				defer close(answered)
+			} else {
+				asked <- r.URL.Query().Get("before")
+			}
+			_, _ = w.Write(encoded(t, answer))
+		default:
+			pass.ServeHTTP(w, r)
+		}
+	})
+	p := open(t, front, "#/feed?lens=all")
+	p.sees(".counts", "^2,100 changes since")
+	close(first)
+	rest(t, "the first page is not answered", answered)
+	p.settled()
+	var before string
+	until(t, "what is between is asked for", func() bool {
+		eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e7)`)
+		select {
+		case before = <-asked:
+			return true
+		default:
+			return false
+		}
+	})
+	if before != "10102" { // of the oldest row that is kept
+		t.Errorf("the list is continued before %s", before)
+	}
+}
+
+// TestTimeZone: the times of a list are of one zone, also after the browser has come to another.
+func TestTimeZone(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, &daemon{}, "about:blank")
+	zone := func(name string) {
+		if _, err := chromedp.Call(p.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	zone("Etc/GMT+3")
+	p.do(chromedp.Navigate(d.base + "/ui/"))
+	p.sees(".row", "app")
+	before := p.text(".row:last-child time")
+	zone("Etc/GMT+2")
+	configMap(t, http.MethodPost, ns, "later", nil)
+	p.sees(".row", "later")
+	if after := p.text(".row:last-child time"); after == before {
+		t.Errorf("below a row of %s, one of before is of %s still", p.text(".row time"), after)
 	}
 }

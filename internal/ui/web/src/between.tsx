@@ -2,10 +2,10 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, ObjectName, Reading, RefName, scope, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Field, ObjectName, Reading, RefName, scope, Summary, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { doubts, Unified, Unsure } from "./object";
-import { arrows, clock, count, moment, resourceName, some, today, visible } from "./text";
+import { calendar, clock, count, moment, resourceName, some, visible } from "./text";
 
 const kinds: [string, Type, string][] = [["deleted", "deleted", "Deleted"], ["created", "added", "Created"], ["changed", "updated", "Changed"], ["unknown", "gap", "Unknown at one end"], ["", "sync", "Below other owners"]];
 const shown = 200, usual = "-10m"; // a period that names no beginning
@@ -33,7 +33,7 @@ export function Between({ status }: { status?: Status }) {
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} read={times[name]} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   // Not again for each status.
-  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, today()]);
+  const lists = useMemo(() => c && sections(c).map(([title, of]) => <section key={title} aria-label={title}><h2>{title} <span class="quiet">{count(of.length)}</span></h2><List of={of} answer={c} /></section>), [c, calendar()]);
   return <div class="page">
     <h1>{recording ? "Recording" : "Between"}</h1>
     {recording ? <p>While <code>{recording.command.join(" ")}</code> ran, which ended with exit code {recording.exitCode}.{recording.leftOut > 0 && <span class="notice gap"> The versions of {some(recording.leftOut, "object")} did not fit in this page.</span>}</p> : <div class="filter" role="search">
@@ -81,10 +81,10 @@ function Below({ of, answer }: { of: Group; answer: Changes }) {
 function Net({ of, answer, children }: { of: NetChange; answer: Changes; children?: ComponentChildren }) {
   const [open, show] = useState(false), diff = useAsked<Difference>(open ? path(of) + "/diff" : "", { from: answer.from, to: answer.to });
   // Of another object under the same name, everybody expects another identity.
-  const summary = arrows(of.summary).split(", ").filter((part) => !of.recreated || !/^(uid|creationTimestamp) /.test(part)).join(", ");
+  const summary = (of.summary ?? "").split(", ").filter((part) => !of.recreated || !/^(uid|creationTimestamp) /.test(part)).join(", ");
   return <li><button class="plain fold" aria-expanded={open} aria-label={`Difference of ${of.name}`} onClick={() => show(!open)}>{open ? "▾" : "▸"}</button>
     <Verb type={typeOf(of.change)} /><span class="kind">{of.resource.kind}</span><span class="name"><ObjectName of={of} /></span>
-    <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
+    <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}<Summary of={summary} /><span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
     {open && <div class="under"><Failed error={diff.error} />{diff.value && diff.current ? <><Unsure of={diff.value} />{diff.value.diff ? <Unified text={diff.value.diff} /> : <Empty>No visible difference.</Empty>}</> : !diff.error && <Reading />}</div>}{children}</li>;
 }
 
@@ -97,7 +97,7 @@ async function save(c: Changes, cluster: string, filter: Record<string, string>)
   const add = async (i: NetChange) => {
     let diff = "left out: more than 500 objects", unsure: string[] = [];
     if (objects++ < 500) await get<Difference>(path(i) + "/diff", { from: c.from, to: c.to }).then((d) => { diff = d.diff; unsure = doubts(d); }, (e: Error) => { diff = e.message; });
-    parts.push(`<details><summary>${name(i.resource.kind, i.namespace, i.name)} ${c.groups ? i.change : ""} ${i.recreated ? "deleted and created again" : ""} ${escape(i.summary ?? "")} <i>${escape((i.managers ?? []).join(", "))}</i></summary>${unsure.map((text) => `<p class="h">${text}</p>`).join("")}<pre>`
+    parts.push(`<details><summary>${name(i.resource.kind, i.namespace, i.name)} ${c.groups ? i.change : ""} ${i.recreated ? "deleted and created again" : ""} ${(i.summary ?? "").split(" -> ").map((text) => `<bdi dir="ltr">${escape(text)}</bdi>`).join(" → ")} <i>${escape((i.managers ?? []).join(", "))}</i></summary>${unsure.map((text) => `<p class="h">${text}</p>`).join("")}<pre>`
       + diff.split("\n").map((l) => `<span class="${({ "+": "a", "-": "d", "@": "h" } as Record<string, string>)[l[0] ?? ""] ?? ""}">${escape(l)}</span>`).join("\n") + "</pre></details>");
   };
   for (const [title, of] of sections(c)) {

@@ -2,9 +2,9 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Change, connection, follow, type Frame, get, type Histogram, type Page, passing, Problem, type Query, type Status, type Type, useAsked } from "./api";
-import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Time, Verb, type View } from "./parts";
+import { Failed, Field, glyphs, Kept, objectLink, ObjectName, Rows, scope, Strip, Summary, Time, Verb, type View } from "./parts";
 import { change, link, place } from "./place";
-import { arrows, clock, count, now, resourceName, some, today } from "./text";
+import { calendar, clock, count, now, resourceName, some } from "./text";
 
 const most = 2000, far = 10_000; // rows that are kept of a live feed, and that are read
 const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
@@ -56,12 +56,20 @@ function add(s: Feed, newer: Row[]): Feed {
   return { ...s, rows, next: behind(rows) };
 }
 
+/** A page with what an expression could not decide on another, too; `same`: of changes that are in part the same, at least so many. */
+function undecided(page: Page, other?: Page, same?: boolean): Page {
+  const both = (a = 0, b = 0) => same ? Math.max(a, b) : a + b;
+  return { ...page, failed: both(page.failed, other?.failed), firstError: page.firstError ?? other?.firstError, absent: both(page.absent, other?.absent) };
+}
+
 /** Takes the newest page. Where it does not reach the rows that are there, they follow later. */
 function renew(s: Feed, page: Page): Feed {
+  page = undecided(page, s.page, true);
+  const last = s.rows.at(-1);
+  if (last && s.next?.before && (page.items[0]?.sequence ?? 0) < last.sequence) return { ...s, page }; // it came late: rows that followed it were dropped
   const oldest = page.items.at(-1)?.sequence ?? 0, reaches = !page.continue || s.rows.some((r) => r.sequence >= oldest);
   const next = page.continue ? { continue: page.continue } : undefined;
   if (!reaches) return { ...s, rows: page.items, next, page };
-  const last = s.rows.at(-1);
   if (!last || last.sequence > oldest) s = { ...s, next, page };
   else if (!s.page && next) s = { ...s, next: behind(s.rows) }; // the first page came late
   return add(s, page.items);
@@ -96,7 +104,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         if (!more) return { ...renew(s, page), error: undefined, busy: false, page };
         if (s.next !== more) return { ...s, busy: false }; // rows were cut meanwhile: others follow them
         const rows = merge(page.items, s.rows);
-        return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page };
+        return { rows, next: page.continue && rows.length < far ? { continue: page.continue } : undefined, busy: false, page: undecided(page, s.page) };
       });
     } catch (error) {
       if (stop.aborted) return;
@@ -136,7 +144,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         try {
           const page = await get<Page>("history", { ...query, from, limit: 200 }, stop.signal);
           answered.current = page.to;
-          set((s) => s.error ? { ...s, error: undefined } : s);
+          set((s) => ({ ...s, error: undefined, page: s.page && undecided(s.page, page, true) }));
           take(page);
         } catch (error) {
           if (!stop.signal.aborted) set((s) => ({ ...s, error: error as Problem }));
@@ -178,7 +186,7 @@ function useFeed(query: Query, past: boolean, held: boolean) {
     });
     return () => { end(); stop.abort(); clearTimeout(timer); clearTimeout(calm); };
   }, [key]);
-  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+  return { ...state, refused, asked: answered.current, counts: counts.value, newer: waiting.value.n, least: !!waiting.value.page || asks && !!waiting.value.cut, older: () => { if (state.next && !state.busy) void load(state.next); } };
 }
 
 const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
@@ -249,7 +257,7 @@ export function Feed({ status }: { status?: Status }) {
       <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
       {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>}</Kept>
-    <Kept of={[histogram.value, histogram.current, !!filter.when, today()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
+    <Kept of={[histogram.value, histogram.current, !!filter.when, calendar()]}>{() => <Strip of={histogram.value} stale={!histogram.current} all={!!filter.when} view={view}
       onPeriod={(from, to) => {
         const end = Math.min(Math.max(to, from + 1000), now());
         change({ from: new Date(Math.min(from, end - 1000)).toISOString(), to: new Date(end).toISOString(), ...live });
@@ -260,14 +268,14 @@ export function Feed({ status }: { status?: Status }) {
       <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
       {still ? <span>{past && <Time at={value("from")} exact={false} />} – <Time at={at || value("to") || feed.asked || "now"} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "", ...live })}>back to live</button></span>
         : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
-      {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
+      {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{feed.least && "at least "}{count(feed.newer)} newer ↑</button>}
       {!still && !filter.when && <span class="counts">{shown.since && <>{shown.least && "at least "}{some(shown.total, "change")} <span class="quiet">since <Time at={shown.since} exact={false} />{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></>}</span>}
       {(still || filter.when) && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next ? " so far" : feed.page.continue && " are listed: choose a shorter period for the others"}</span>}
       {!still && !filter.when && !feed.next && rows.length >= far && feed.page?.continue && <span class="quiet">older changes are not listed: choose a period</span>}
       {(noise > 0 || !lens) && <button class="plain link" title="Of status alone, and of Leases, Events and Endpoints, in the period of the histogram" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${filter.when ? "status changes" : some(noise, "status change")} hidden: show` : "hide status changes"}</button>}
       {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /> <button disabled={feed.busy} onClick={feed.older}>search on</button></span>}
-      {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
-      {feed.page?.absent && !rows.length ? <span class="quiet">a field that the expression reads is missing in {some(feed.page.absent, "change")}</span> : null}
+      {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {!still && "at least "}{count(feed.page.failed)}</span> : null}
+      {feed.page?.absent && !rows.length ? <span class="quiet">a field that the expression reads is missing in {!still && "at least "}{some(feed.page.absent, "change")}</span> : null}
     </div>
     <Failed error={feed.error ?? histogram.error ?? feed.refused} />
     <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={(short) => { if (!short || !filter.when) feed.older(); }}
@@ -276,7 +284,7 @@ export function Feed({ status }: { status?: Status }) {
         ? <button class="plain link" onClick={() => change(beginning(r))}>{some(r.hole, "more change")} at this time: list them</button>
         : r.type === "gap"
           ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />{scope(r.gap)}: {r.gap.cause}</>}</span></>
-          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}
+          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}><Summary of={r.summary} /></span></>}
       empty={feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : feed.next ? "No change that was searched matches." : still ? "No recorded change in this period matches." : `No recorded change matches${lens && noise ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`} />
     <p class="sr" role="status">{rows[selected] && words(rows[selected])}</p>
     <Spoken text={still ? "" : some(shown.total, "change")} />

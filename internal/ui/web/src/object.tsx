@@ -1,9 +1,9 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, get, type Json, type Owned, type Page, type Problem, type Query, recording, type Ref, type Resource, type State, type Status, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Time, unreadText, Verb, Verdict } from "./parts";
+import { Empty, Failed, Kept, objectLink, ObjectName, Reading, RefName, Summary, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
+import { appliable, brief, clock, count, type Field, fields, nested, now, redacted, resourceName, some, span, unhashed, yaml } from "./text";
 
 /** A value: a string as it is, unless it is empty or in place of another type, of which it may have the characters. */
 const value = (v: Json, other?: Json) => v && typeof v === "string" && typeof (other ?? v) === "string" && other !== null ? v : yaml(v);
@@ -60,13 +60,16 @@ export function ObjectView({ status }: { status?: Status }) {
   // The newest, or the one that the address names: of what is older than all, the oldest.
   const v = Number(q.get("v")), w = Number(q.get("w")), found = v > 0 ? items.findIndex((i) => i.sequence <= v) : 0;
   const at = found < 0 ? items.length - 1 : found, other = w > 0 ? items.findIndex((i) => i.sequence === w) : at + 1;
-  const version = items[at], before: { sequence: number; time?: string } | undefined = w > 0 ? items[other] ?? { sequence: w } : items[other];
+  const version = items[at], before: Compared = w > 0 ? items[other] ?? { sequence: w } : items[other];
+  const [old, young]: Compared[] = before && version && before.sequence > version.sequence ? [version, before] : [before, version];
   // Each resource has a watch of its own: what follows a change may be recorded a moment before it.
   const about = (seconds: number) => new Date(Date.parse(version!.time) + seconds * 1000).toISOString();
   const tabs = [["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"], ["owned", "Owned"]]] as const;
   const tab = (tabs.find(([t]) => t === q.get("tab")) ?? tabs[0]!)[0];
   const state = useAsked<State>(version ? base : "", { version: version?.sequence }); // not by time: the clock may have been set back
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
+  // Blame is of the last state, also beside older versions.
+  const newest = useAsked<Versions>(end && tab === "blame" ? base + "/versions" : "", { limit: 1 }, 5000), latest = end ? newest.value : versions.value;
   // A deletion leaves no state, and metadata alone has no kind.
   const last = useAsked<Page>(version && !recording ? "history" : "", { resource, namespace: namespace === "-" ? undefined : namespace, name, limit: 1 });
   // Of a page, what was its oldest version once: an object that changes on has others, and each would begin the search again.
@@ -77,10 +80,10 @@ export function ObjectView({ status }: { status?: Status }) {
   const { said, reached, failed } = useEvents(status, within, name, known?.resource, begin.current.from, end);
   const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
-  const times = items.map((i) => Date.parse(i.time)), ends = versions.value?.gaps.map((g) => Date.parse(g.to)) ?? []; // once: there may be thousands
-  const later = (time: number, i: number) => i === times.length || time > times[i]!;
-  const between = (time: number, i: number) => later(time, i) && !later(time, i - 1); // the version and the one that followed
-  const gaps = (i: number) => versions.value!.gaps.filter((_, n) => between(ends[n]!, i)).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
+  const times = [...items.map((i) => Date.parse(i.time)), -Infinity]; // the last is that of what is not listed
+  const spot = (time: number) => times.findIndex((t) => time > t); // one, also where times fall while sequences rise
+  const spots = versions.value?.gaps.map((g) => spot(Date.parse(g.to))) ?? []; // once for all versions: there may be thousands
+  const gaps = (i: number) => versions.value!.gaps.filter((_, n) => spots[n] === i).map((g) => <li key={"gap" + g.from} class="life gap"><Verb type="gap" /> gap from <Time at={g.from} /> to <Time at={g.to} />: {g.cause}</li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   const page = (of?: Versions) => change({ end: of?.items.at(-1)?.time, continue: of?.continue, v: "", w: "" });
   useLayoutEffect(() => { // at once: a key is about what is shown
@@ -103,7 +106,7 @@ export function ObjectView({ status }: { status?: Status }) {
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       {!recording && <a href={link("feed", [], { resource, namespace: within, name })}>in the feed</a>}
     </header>
-    <Failed error={versions.error} />
+    <Failed error={versions.error ?? newest.error} />
     {versions.value?.unread && <p class="notice gap">{versions.value.unread.map(unreadText).join("; ")}</p>}
     {failed && <p class="notice gap">Kubernetes Events were not searched: {failed.message}</p>}
     {versions.value && !items.length && <Empty>No change of this object{end && <> up to <Time at={end} /></>} is recorded. {end && <button onClick={() => page()}>The newest versions</button>} {versions.value.before !== "exact" && "What was before the log begins is not known."}{versions.value.gaps.length > 0 && <> <Verdict of={{ complete: false, gaps: versions.value.gaps }} /></>}</Empty>}
@@ -114,10 +117,10 @@ export function ObjectView({ status }: { status?: Status }) {
         {items.map((v, i) => <>
           {gaps(i)}
           {events(v.sequence, items[i - 1]?.sequence)}
-          {reached && between(Date.parse(reached), i) && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
+          {reached && spot(Date.parse(reached)) === i && <li class="life gap" key="reached">Kubernetes Events before <Time at={reached} /> were not all searched</li>}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
-            <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
+            <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary"><Summary of={v.summary} /></span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
         {versions.value!.before === "gap" && gaps(items.length).slice(-1)}
@@ -127,19 +130,21 @@ export function ObjectView({ status }: { status?: Status }) {
         <div class="tabs"><div role="tablist">{tabs.map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: within })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
-          <span class="quiet">{tab === "changes" && (before?.time ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
+          <span class="quiet">{tab === "changes" && (old?.time && young?.time ? <>from <Time at={old.time} /> to <Time at={young.time} /></> : <Time at={version.time} />)}</span></div>
         {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
-        {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} version={version} before={before} next={other === at + 1} />}</Kept>
+        {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} newer={young!} older={old} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
-          : <Blamed key={[items[0]!.sequence, versions.value!.gaps.length, versions.value!.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} />}
+          : latest ? <Blamed key={[latest.items[0]?.sequence, latest.gaps.length, latest.unread?.map((u) => u.since)].join()} base={base} last={at === 0 && !end} /> : <Reading />}
       </section>
     </div>}
   </div>;
 }
 
-function Changes({ base, version, before, next }: { base: string; version: Version; before?: { sequence: number }; next: boolean }) {
-  const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
+/** A version, of which the page may not have the time. */
+type Compared = { sequence: number; time?: string } | undefined;
+
+function Changes({ base, newer, older, next }: { base: string; newer: { sequence: number }; older: Compared; next: boolean }) {
   const diff = useAsked<Difference>(base + "/diff", { version: newer.sequence, base: next ? undefined : older?.sequence });
   const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists && a.sequence;
   const x = useAsked<State>(both ? base : "", { version: a?.sequence }), y = useAsked<State>(both ? base : "", { version: b?.sequence });

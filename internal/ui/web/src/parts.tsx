@@ -4,13 +4,17 @@ import { Component, type ComponentChildren, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
 import { link, place } from "./place";
-import { clock, count, resourceName, some, span, today } from "./text";
+import { calendar, clock, count, resourceName, some, span } from "./text";
 
 export const glyphs: Record<Type, string> = { added: "+", updated: "~", deleted: "−", sync: "=", gap: "⌁" };
 
 export const Verb = ({ type }: { type: Type }) => <span class={"verb " + type} title={type}><span aria-hidden="true">{glyphs[type]}</span><span class="sr">{type}</span></span>;
 
 export const Time = ({ at, exact = true }: { at: string; exact?: boolean }) => <time dateTime={at} title={at}>{clock(at, exact)}</time>;
+
+/** The summary of a change, with arrows as people write them. Letters that are written from right to left would have the values
+ *  around an arrow change places. */
+export const Summary = ({ of = "" }: { of?: string }) => <>{of.split(" -> ").map((text, i) => <>{i > 0 && " → "}<bdi dir="ltr">{text}</bdi></>)}</>;
 
 export const objectLink = (r: Resource, namespace: string | undefined, name: string, query: Record<string, string | number | undefined> = {}) =>
   link("object", [resourceName(r), namespace || "-", name], query);
@@ -99,7 +103,7 @@ export function Rows<T extends object>(props: {
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
       {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
         aria-current={first + i === selected ? "true" : undefined} class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}><Kept of={[item, today()]}>{() => props.row(item)}</Kept></div>)}
+        onClick={() => props.onSelect(first + i)}><Kept of={[item, calendar()]}>{() => props.row(item)}</Kept></div>)}
     </div>
     {!items.length && <Empty>{props.empty}</Empty>}
   </div>;

@@ -8,8 +8,10 @@ const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.ge
 export const now = () => Date.now() + ahead;
 let ahead = 0;
 
-/** The day of now: what shows a time is made again when it is another. */
-export const today = () => day(new Date(now()));
+const today = () => day(new Date(now()));
+
+/** The day of now and its zone: what shows a time is made again when either is another. */
+export const calendar = () => today() + new Date(now()).getTimezoneOffset();
 
 /** Takes the time of an answer, which has no fractions of a second. */
 export function heard(date: string | null) {
@@ -66,9 +68,6 @@ export const free = (n: number) => n < 0 ? "" : `, ${bytes(n)} free`;
 
 /** As the interface takes it: pods, deployments.apps. */
 export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}` : r.resource;
-
-/** The summary of a change, with arrows as people write them. */
-export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
 
 const plain = /^[A-Za-z_/$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
 const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
