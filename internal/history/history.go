@@ -641,7 +641,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	}
 	concerned := func(feed string) bool { return concerns(feed, resource, namespace) }
 	running, known := r.reading(concerned, to)
-	fresh := maps.Clone(running) // those that have never read anything
+	fresh := maps.Clone(running) // those that have never read anything, or keep no history
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -678,6 +678,9 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 			}
 			u = Unread{Cause: "no watch reads it"}
 		} else if u == (Unread{}) {
+			if c.Synced && c.HistorySince.IsZero() && len(c.Kept) == 0 {
+				fresh[feed] = Unread{Cause: "its watches have history: false"}
+			}
 			return nil
 		}
 		if since := cmp.Or(u.Since, c.Time); since.Before(to) {
