@@ -17,7 +17,7 @@ type ReplayRange struct {
 	FromSequence uint64    // the first record
 	FromTime     time.Time // the first record not before this, and all that follow
 	ToSequence   uint64    // the last record
-	ToTime       time.Time // records before this, wherever they are
+	ToTime       time.Time // records before this, in any place
 }
 
 // replayChunk is how many entries one commit of a replay enqueues.
