@@ -224,6 +224,7 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 	query.Set("at", g.printer.at.UTC().Format(time.RFC3339Nano))
 	inexact := map[history.As][]string{} // names of objects
 	defer func() { printInexact(g.cmd.ErrOrStderr(), inexact) }()
+	var unread []history.Unread
 	for as := history.Exact; ; {
 		var page history.List
 		if err := g.client.Get(ctx, path, query, &page); err != nil {
@@ -243,11 +244,14 @@ func (g *getter) each(resource string, query url.Values, visit func(raw []byte) 
 		if as == history.Exact {
 			as = page.As
 		}
+		if len(unread) == 0 {
+			unread = page.Unread
+		}
 		if page.Continue == "" {
 			if as != history.Exact {
 				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing: %s\n", worthWords(as))
 			}
-			printUnread(g.cmd.ErrOrStderr(), page.Unread)
+			printUnread(g.cmd.ErrOrStderr(), unread)
 			return nil
 		}
 		query.Set("continue", page.Continue)

@@ -59,9 +59,9 @@ func TestEachObject(t *testing.T) {
 // TestPagesOfATime: objects that may be missing from one page of a list of a time may be missing from the list.
 func TestPagesOfATime(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		page := history.List{As: history.Gap, Items: []history.State{}, Continue: "ns/a"}
+		page := history.List{As: history.Gap, Items: []history.State{}, Continue: "more", Unread: []history.Unread{{Resource: "pods", Cause: "fails"}}}
 		if r.FormValue("continue") != "" {
-			page.As, page.Continue = history.Exact, ""
+			page = history.List{As: history.Exact, Items: []history.State{}}
 		}
 		if err := json.NewEncoder(w).Encode(page); err != nil {
 			t.Error(err)
@@ -80,7 +80,7 @@ func TestPagesOfATime(t *testing.T) {
 	if g.client, err = (&adminFlags{url: s.URL}).client(); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.each("pods", url.Values{}, func([]byte) error { return nil }); err != nil || !strings.Contains(notes.String(), "objects may be missing") {
+	if err := g.each("pods", url.Values{}, func([]byte) error { return nil }); err != nil || !strings.Contains(notes.String(), "objects may be missing") || !strings.Contains(notes.String(), "not read yet: fails") {
 		t.Errorf("%v, %q", err, &notes)
 	}
 }

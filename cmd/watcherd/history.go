@@ -262,6 +262,11 @@ func join(all, page *history.Page) {
 	if len(all.Unread) == 0 {
 		all.Unread = page.Unread
 	}
+	for _, g := range page.Gaps { // those found since
+		if !slices.Contains(all.Gaps, g) {
+			all.Gaps = append(all.Gaps, g)
+		}
+	}
 }
 
 // beginning is the first whole second since which every change is in the history.

@@ -79,6 +79,15 @@ func TestPagesOverRetention(t *testing.T) {
 	if join(all, page(0)); !all.Complete || !all.From.Equal(at.Add(time.Minute)) || len(all.Items) != 6 {
 		t.Errorf("complete %t from %v, %d items", all.Complete, all.From, len(all.Items))
 	}
+	gap := event.GapData{Watch: "w", Cause: "expired", From: at, To: at.Add(time.Minute)}
+	for range 2 { // it was found behind the first page
+		next := page(0)
+		next.Complete, next.Gaps = false, []event.GapData{gap}
+		join(all, next)
+	}
+	if all.Complete || len(all.Gaps) != 1 || all.Gaps[0] != gap {
+		t.Errorf("complete %t, with the gaps %+v", all.Complete, all.Gaps)
+	}
 }
 
 // TestTimesOfTheDaemon: how long ago a flag has counts back from now by the daemon's clock, which the records have, also for pages

@@ -24,7 +24,7 @@ import (
 type History interface {
 	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
 	AtVersion(o history.Object, sequence uint64) (history.State, error)
-	ListAt(ctx context.Context, all history.Objects, t time.Time, after string, limit int) (history.List, error)
+	ListAt(ctx context.Context, all history.Objects, t time.Time, page string, limit int) (history.List, error)
 	Versions(ctx context.Context, q history.VersionQuery) (history.Versions, error)
 	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
 	DiffVersion(ctx context.Context, o history.Object, base, sequence uint64) (history.Difference, error)
@@ -294,7 +294,7 @@ func (s *Server) pastObjects(w http.ResponseWriter, r *http.Request, at time.Tim
 	}
 	list, err := s.cfg.History.ListAt(r.Context(), all, at, query.Get("continue"), limit)
 	if err != nil {
-		return err
+		return badContinue(err)
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
 		var o metav1.PartialObjectMetadata

@@ -53,6 +53,7 @@ func TestHistory(t *testing.T) {
 		"history?before=99":                                   {200, `"items":[]`},
 		"history?before=x":                                    {400, "before must be the sequence"},
 		"history?continue=!":                                  {400, "continue is not"},
+		"objects/pods?at=-5m&continue=ns/a":                   {400, "continue is not"},
 		"history?path=spec[":                                  {400, "path"},
 		"history?path=**.image":                               {400, "** is for drop and redact"},
 		"history?from=soon":                                   {400, "from"},

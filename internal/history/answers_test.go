@@ -1022,6 +1022,47 @@ func TestOldVersions(t *testing.T) {
 	})
 }
 
+// The pages of a list have the time of the first, which a relative one is not of the others, and no page follows on what is no
+// page of the list.
+func TestPagesOfOneTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		for _, name := range names {
+			w.cluster[name] = w.object(name, "u-"+name)
+			h.OnAdd(w.cluster[name], false)
+		}
+		at := w.rest().Add(-1)
+		h.OnDelete(w.object("f", "u-f"))
+		later := w.rest()
+		got, after := []string{}, ""
+		for page := range len(names) {
+			list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, []time.Time{at, later}[min(page, 1)], after, 1)
+			w.must(err)
+			for _, s := range list.Items {
+				got = append(got, s.Name)
+			}
+			if list.Continue != "" {
+				after = list.Continue
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, names) {
+			t.Errorf("the pages have %v", got)
+		}
+		versions, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), Limit: 1})
+		w.must(err)
+		for what, tc := range map[string]struct{ namespace, token string }{
+			"no place": {"", "ns/a"}, "a version": {"", token(versions.Items[0].Sequence)}, "another list": {"few", after},
+			"the future": {"", listPlace{At: w.now().Add(time.Hour), After: "ns/a"}.token()},
+		} {
+			if list, err := w.r.ListAt(t.Context(), Objects{Resource: pods, Namespace: tc.namespace}, later, tc.token, 1); !errors.Is(err, ErrContinue) {
+				t.Errorf("%s: %v, %+v", what, err, list)
+			}
+		}
+	})
+}
+
 // A page of the objects of one name is that of one read of the ledger.
 func TestListOfAName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -313,9 +313,17 @@ const newest = math.MaxUint64
 // newest on, that keep selects, which may see others. Of blocks without the text there may be
 // none. A row is valid during the call only, and so are its texts.
 func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	return r.scan(func() error { return nil }, from, to, newestFirst, text, keep, f)
+}
+
+// scan is rows until stop returns an error, also where keep selects none.
+func (r *Reader) scan(stop func() error, from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
 	var in headline.Reader
 	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		if err := stop(); err != nil {
+			return err
+		}
 		list = list[:0]
 		err := in.Read(blocks, text, func(row *headline.Row) error {
 			switch {
@@ -610,7 +618,7 @@ func (r *Reader) spanOf(resource *event.Resource, namespace, name string, before
 	if !c.changes(from) && c.since.After(from) && c.since.Before(to) {
 		s.Since = c.since
 	}
-	s.Complete = s.Complete && len(s.Gaps) == 0
+	s.Complete = s.Complete && len(s.Gaps) == 0 && !to.Before(before.t) // or it is of the future
 	return s, coverErr
 }
 
@@ -633,7 +641,7 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 	}
 	concerned := func(feed string) bool { return concerns(feed, resource, namespace) }
 	running, known := r.reading(concerned, to)
-	fresh := maps.Clone(running) // those that have never read anything
+	fresh := maps.Clone(running) // those that have never read anything, or keep no history
 	var left leavings
 	var entries []entry
 	if resource != nil {
@@ -670,6 +678,9 @@ func (r *Reader) unread(resource *event.Resource, namespace, name string, to tim
 			}
 			u = Unread{Cause: "no watch reads it"}
 		} else if u == (Unread{}) {
+			if c.Synced && c.HistorySince.IsZero() && len(c.Kept) == 0 {
+				fresh[feed] = Unread{Cause: "its watches have history: false"}
+			}
 			return nil
 		}
 		if since := cmp.Or(u.Since, c.Time); since.Before(to) {

@@ -3,6 +3,7 @@ package history
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -471,6 +472,55 @@ func TestBeforeTheFirstVersionWithAClockThatWasSetBack(t *testing.T) {
 			w.skew.Store(int64(-time.Minute))
 			h.OnUpdate(a, w.object("a", "u1"))
 			w.c.Flush()
+		}
+	})
+}
+
+// A question of a client that has gone away ends, also where nothing is found.
+func TestNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(10, time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		none := Filter{Manager: "nobody", Types: []event.Type{event.Gap}}
+		for what, ask := range map[string]func() error{
+			"a page":         func() error { _, err := w.r.Query(ctx, Query{Filter: none, Limit: 1}); return err },
+			"its pages back": func() error { _, err := w.r.Query(ctx, Query{Filter: none, Limit: 1, Oldest: true}); return err },
+			"counts":         func() error { _, err := w.r.Histogram(ctx, none, 1); return err },
+			"changes": func() error {
+				_, err := w.r.Changes(ctx, Filter{Namespace: "none", From: w.begun().Add(-30 * 365 * 24 * time.Hour)}, false)
+				return err
+			},
+		} {
+			if err := ask(); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
+// The future has no complete answer.
+func TestPeriodOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(10, time.Minute)
+		f := Filter{From: w.now().Add(time.Hour), To: w.now().Add(2 * time.Hour)}
+		p, err := w.r.Query(t.Context(), Query{Filter: f, Limit: 10})
+		w.must(err)
+		h, err := w.r.Histogram(t.Context(), f, 10)
+		w.must(err)
+		c, err := w.r.Changes(t.Context(), f, false)
+		w.must(err)
+		if p.Complete || h.Complete || c.Complete {
+			t.Errorf("complete: a page %t, counts %t, changes %t", p.Complete, h.Complete, c.Complete)
+		}
+		f.To = w.now()
+		f.From = f.To
+		if c, err = w.r.Changes(t.Context(), f, false); err != nil || !c.Complete {
+			t.Errorf("of now: %+v %v", c.Span, err)
 		}
 	})
 }

@@ -263,7 +263,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		p.Scanned++
 		return selects.matches(row) && !(q.NoNoise && selects.noise)
 	}
-	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
+	err = r.scan(func() error { return stop(ctx) }, low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
 		if len(p.Items) == q.Limit || compared == maxCompared || last != 0 && time.Since(began) > slice {
 			p.Continue = token(last)
 			return errEnough
@@ -397,6 +397,9 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 	in := headline.Reader{Bare: !selects.texts}
 	i, begin, end := 0, first, first // the bucket of the row before
 	err = r.store.ScanHeadlines(low, high, false, func(blocks []byte) error {
+		if err := stop(ctx); err != nil {
+			return err
+		}
 		return in.Read(blocks, f.text(), func(row *headline.Row) error {
 			if row.Sequence < low || row.Sequence > high {
 				return nil
@@ -493,7 +496,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Scanned++
 		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) && f.selectsTexts(row)
 	}
-	err = r.rows(low, newest, false, f.text(), keep, func(row *headline.Row) error {
+	err = r.scan(func() error { return stop(ctx) }, low, newest, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
 		if !during.has(row.Sequence, row.Time()) {
 			if o != nil && o.after == 0 {

@@ -256,6 +256,9 @@ func (m *Manager) Explain(ctx context.Context, name string) (*retrace.Explanatio
 	if st == nil {
 		return nil, ErrNotApplied
 	}
+	if blind := m.unjudged(st); blind != "" {
+		return nil, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)
+	}
 	return m.past.Explain(ctx, st, m.WatchesOf(st), name)
 }
 

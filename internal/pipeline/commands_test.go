@@ -2,12 +2,14 @@ package pipeline
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -77,5 +79,32 @@ func TestNamespacesNoLongerNeeded(t *testing.T) {
 		if running := l.m.namespaces.sub.Load() != nil; running != needed || l.m.committer.NamespacesReady() != needed {
 			t.Errorf("needed: %t, running: %t, known: %t", needed, running, l.m.committer.NamespacesReady())
 		}
+	}
+}
+
+// TestExplainWithUnknownLabels: an event is not explained while the labels of namespaces are unknown by which a watch selects.
+func TestExplainWithUnknownLabels(t *testing.T) {
+	api, _ := podServer(t, 1)
+	api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "uid": "uid-ns", "labels": map[string]any{"env": "prod"}}})
+	open := closed(t, api, namespacePath)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	byLabels := committest.PodWatch(committest.ProdPods)
+	byLabels.Name = "prod"
+	l.apply(l.state(committest.PodWatch(), byLabels))
+	eventually(t, "a pod is recorded", func() bool { return l.store.LogStats().Records > 0 })
+	explain := func() (*retrace.Explanation, error) {
+		return l.m.Explain(t.Context(), strconv.FormatUint(l.store.LogStats().First, 10))
+	}
+	if x, err := explain(); !errors.Is(err, ErrNamespacesUnknown) {
+		t.Errorf("%v, with %+v", err, x)
+	}
+	open()
+	eventually(t, "the labels are known", l.m.committer.NamespacesReady)
+	x, err := explain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := x.Watches[1]; w.Verdict != retrace.Covered {
+		t.Errorf("%+v", w)
 	}
 }

@@ -100,6 +100,25 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	}
 }
 
+// TestUnreadWithoutHistory: the history says of which resource it lacks the changes as its watch keeps none. What others keep is complete.
+func TestUnreadWithoutHistory(t *testing.T) {
+	l := runLive(t, t.TempDir(), store.Options{}, podsAndWidgets(t), served{pods, widgets})
+	l.apply(l.state(watchOf("p", nil, "pods"), watchOf("w", func(w *plan.Watch) { w.History = false }, "widgets.example.com")))
+	l.caughtUp()
+	kept := event.Resource{Resource: "pods"}
+	eventually(t, "pods are complete", func() bool { return l.span(&kept, time.Now()).Complete })
+	from := time.Now()
+	if s := l.span(&kept, from); !s.Complete || len(s.Unread) > 0 {
+		t.Errorf("of pods: %+v", s)
+	}
+	for _, of := range []*event.Resource{nil, {Group: "example.com", Resource: "widgets"}} {
+		s := l.span(of, from)
+		if s.Complete || len(s.Unread) != 1 || s.Unread[0].Resource != "widgets.example.com" || s.Unread[0].Cause != "its watches have history: false" {
+			t.Errorf("of %v: %+v", of, s)
+		}
+	}
+}
+
 // TestUnreadAfterAMove: what a watch reads no more, as it selects otherwise at the API server, does not have the answers about what it
 // reads be incomplete. Objects that only the part of the ledger before has are in no list of now, and what is not known of them comes with their own answers.
 func TestUnreadAfterAMove(t *testing.T) {

@@ -100,7 +100,7 @@ type Backtest struct {
 type RouteTest struct {
 	Route      string   `json:"route"`
 	Matches    uint64   `json:"matches"`
-	PerHour    float64  `json:"perHour"`
+	PerHour    float64  `json:"perHour"`    // of the period, as far as it was looked at
 	PeakMinute int      `json:"peakMinute"` // the most in one minute
 	Filtered   uint64   `json:"filtered"`   // by when, including Missing
 	Unchanged  uint64   `json:"unchanged"`
@@ -165,7 +165,11 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 	}
 	began, slice := time.Now(), time.Now()
 	outside := false // of the period, as the clock may have been set back; what cannot be read is where the record before is
-	for after := max(r.log.SequenceAt(from), 1) - 1; ; {
+	after := max(r.log.SequenceAt(from), 1) - 1
+	if after >= r.log.LogStats().First { // the log has earlier ones
+		t.since = from
+	}
+	for {
 		items, err := r.log.ReadLog(after, scanned)
 		if err != nil {
 			return nil, err
@@ -177,7 +181,10 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 			it := &items[i]
 			after = it.Sequence
 			if !it.Unreadable {
-				outside = it.Time.Before(from) || !to.IsZero() && it.Time.After(to)
+				early := it.Time.Before(from)
+				if outside = early || !to.IsZero() && it.Time.After(to); early {
+					t.since = from
+				}
 			}
 			if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
 				t.Truncated = true
@@ -210,7 +217,8 @@ type rehearsal struct {
 	Backtest
 	*Reader
 	next  *plan.State
-	sides [2]*side // of the running configuration, and of the new one
+	sides [2]*side  // of the running configuration, and of the new one
+	since time.Time // the begin of the period, if the log reaches back to it
 	open  map[offer]*comparison
 }
 
@@ -467,7 +475,10 @@ func (t *rehearsal) report(end time.Time) (*Backtest, error) {
 			return nil, err
 		}
 	}
-	hours := max(t.To.Sub(t.From), time.Minute).Hours()
+	if t.since.IsZero() {
+		t.since = t.From
+	}
+	hours := max(end.Sub(t.since), t.To.Sub(t.From), time.Minute).Hours()
 	for i, s := range t.next.Router.Stats() {
 		r := &t.Routes[i]
 		r.Matches, r.Filtered, r.Unchanged, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Missing, s.Errors

@@ -457,3 +457,28 @@ func TestBacktestAfterTheClockRanAhead(t *testing.T) {
 		}
 	})
 }
+
+// TestBacktestPerHour: the rate of a route is that of the period, or of the log if that is shorter, whenever the records were made.
+func TestBacktestPerHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		routes := []route.Spec{tiered("red", "red", per(0))}
+		w := newWorld(t, routes)
+		w.change("a", "blue")
+		time.Sleep(9 * time.Hour)
+		w.change("a", "red")
+		time.Sleep(time.Hour)
+		end := w.now()
+		watches := NewWatches(w.state.Watches, func(*plan.Watch, schema.GroupResource, string) bool { return true }, nil)
+		for _, tc := range []struct {
+			since time.Duration
+			want  float64
+		}{{5 * time.Hour, 0.2}, {10 * time.Hour, 0.1}, {20 * time.Hour, 0.1}} {
+			st := stateOf(t, routes)
+			b, err := w.r.Rehearse(t.Context(), st, st, watches, watches, end.Add(-tc.since), end, func(int) {})
+			w.must(err)
+			if got := b.Routes[0]; got.Matches != 1 || got.PerHour != tc.want {
+				t.Errorf("in %v: %d matches, %v an hour, want %v", tc.since, got.Matches, got.PerHour, tc.want)
+			}
+		}
+	})
+}

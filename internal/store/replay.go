@@ -15,9 +15,9 @@ import (
 // ReplayRange is the range of records to replay. Zero bounds are open.
 type ReplayRange struct {
 	FromSequence uint64    // the first record
-	FromTime     time.Time // records not before this
+	FromTime     time.Time // the first record not before this, and all that follow
 	ToSequence   uint64    // the last record
-	ToTime       time.Time // records before this
+	ToTime       time.Time // records before this, in any place
 }
 
 // replayChunk is how many entries one commit of a replay enqueues.
@@ -49,13 +49,26 @@ func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, selected
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueSelected(q, from, to, selected, func() error { return s.WaitIngest(ctx) }, &s.sinks.ensuring)
+	within := selected
+	if !r.ToTime.IsZero() {
+		late := false // as the clock may have been set back, until the end; what cannot be read is where the record before is
+		within = func(it *Item) (Selected, bool, error) {
+			if !it.Unreadable {
+				late = !it.Time.Before(r.ToTime)
+			}
+			if late {
+				return Selected{}, false, nil
+			}
+			return selected(it)
+		}
+	}
+	return s.enqueueSelected(q, from, to, within, func() error { return s.WaitIngest(ctx) }, &s.sinks.ensuring)
 }
 
 // ErrNotJoined means that a sink left, or has to be filled first.
 var ErrNotJoined = errors.New("the sink is not configured any more, or was not filled yet since it is again")
 
-// bounds turns a range into sequences, both included.
+// bounds turns a range into sequences, both included. The records before ToTime are among them.
 func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	if err := s.use(); err != nil {
 		return 0, 0, err
@@ -71,13 +84,6 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 			return 0, 0, err
 		}
 		from = max(from, first)
-	}
-	if !r.ToTime.IsZero() {
-		end, err := s.firstAtOrAfter(r.ToTime)
-		if err != nil {
-			return 0, 0, err
-		}
-		to = min(to, end-1)
 	}
 	return max(from, 1), to, nil
 }
