@@ -743,3 +743,25 @@ func TestRollbackToTheSameBackup(t *testing.T) {
 		}
 	})
 }
+
+// TestRollbackFoundByAnObject has a watch find a rollback by an object of its list, at a version that it had not come to. Another one had come further: it compares
+// its objects, although the cluster passes its version before the connection is lost.
+func TestRollbackFoundByAnObject(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.Advance(40)
+		p.Put(podPath, "ns", "late", nil)
+		eventually(t, "the last change", func() bool { return l.log().types("late") == "added" })
+		p.Restore(p.saved)
+		p.Advance(20)
+		p.Send(widgetPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		p.Advance(40)
+		p.Cut()
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+	})
+}
