@@ -765,3 +765,27 @@ func TestRollbackFoundByAnObject(t *testing.T) {
 		p.expect(l)
 	})
 }
+
+// TestRollbackFoundByAComparison has the cluster pass the version of a watch that found it set back and could not read its resource then. Its objects show the rollback: another
+// watch, whose connection lasts until then, compares its own.
+func TestRollbackFoundByAComparison(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.refused.Store(true)
+		p.Restore(p.saved)
+		p.Send(podPath, "{")
+		time.Sleep(10 * time.Second)
+		p.Advance(20)
+		p.refused.Store(false)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		p.Cut()
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+		if got := l.log().types("w"); got != "sync updated" {
+			t.Errorf("the widget: %s", got)
+		}
+	})
+}

@@ -295,7 +295,10 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// be stored elsewhere, as events often are.
 	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
 	apart := back && s.isApart(ctx)
-	tell := back && (older || now == "" && s.isBuiltIn()) && !apart
+	tell := back && !apart && (now != "" || s.isBuiltIn())
+	if !older {
+		now = "" // the server may have passed any version
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
