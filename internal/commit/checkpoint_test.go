@@ -495,6 +495,14 @@ func TestSetBack(t *testing.T) {
 	if diff := cmp.Diff(set("90", later, 1), restart()); diff != "" {
 		t.Errorf("it ends before it was checked (-want +got):\n%s", diff)
 	}
+	since := doubtful
+	since.ResourceVersion, since.Time = "99", now
+	r.save(watching, since)
+	behind := set("90", later, 1)
+	behind.Time = now
+	if diff := cmp.Diff(behind, restart()); diff != "" {
+		t.Errorf("it ends later, before it was checked (-want +got):\n%s", diff)
+	}
 	r.save(watching, doubtful)
 	if err := ledger.DeleteMeta(r.Store, ledger.SetBackMeta); err != nil {
 		t.Fatal(err)
@@ -552,6 +560,25 @@ func TestDoubt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGapSinceADoubt: a feed that others put in doubt, and that finds the rollback itself later, may have missed something since the first of them did.
+func TestGapSinceADoubt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	finder, s := r.feedIn(pods, "finder"), r.feedIn(pods, "a")
+	for _, f := range []*Feed{finder, s} {
+		f.Subscribed(&informer{checkpoints: map[uint64]string{0: "90"}})
+	}
+	r.running = []*Feed{finder, s}
+	r.save(s, ledger.Checkpoint{ResourceVersion: "90", Synced: true, Time: now})
+	rollback := func(from string, since time.Time) *dynamicfactory.Gap {
+		return &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: from, To: "60", FromTime: since, ToTime: now}
+	}
+	r.commit(&gapFound{feed: finder, gap: rollback("80", now.Add(-time.Hour))}, &gapFound{feed: finder, gap: rollback("81", now.Add(-time.Minute))})
+	own := rollback("90", now.Add(-time.Second))
+	r.commit(&rollbackFound{s, own}, &gapFound{feed: s, gap: own})
+	r.expectGaps("w 80", "w 81", "w 80")
 }
 
 // TestListBehindAnEmptyOne commits a part of a list that follows one without objects, which a rollback led to and whose end no object

@@ -83,10 +83,12 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
 		passed := s.passed(gap, s.recorded(gap.From))
+		found := gap
+		gap = ledger.Since(gap, s.doubt)
 		s.epoch++ // versions are used again
 		s.lists++
 		s.rewind, s.floor, s.newest, s.doubted, s.doubt, s.rewoundAt = true, "", nil, false, nil, at
-		if err := g.setBack(s, gap, passed); err != nil {
+		if err := g.setBack(s, found, passed); err != nil {
 			return err
 		}
 	case gap.Cause == CauseConsistencyCheck:
@@ -119,7 +121,7 @@ func (s *Feed) passed(gap *dynamicfactory.Gap, reached string) bool {
 }
 
 func (s *Feed) inDoubt(gap *dynamicfactory.Gap) {
-	s.doubt = gap
+	s.doubt = ledger.Since(gap, s.doubt)
 	s.doubts.Add(1)
 }
 
@@ -187,7 +189,7 @@ func (g *group) setBack(s *Feed, gap *dynamicfactory.Gap, passed bool) error {
 			other.inDoubt(gap) // it may find that yet
 		}
 		if watching {
-			cp.Doubt = gap
+			cp.Doubt = other.doubt
 		} else {
 			cp = cp.SetBack(*gap)
 		}

@@ -26,9 +26,16 @@ import (
 func (c *namespaceSeen) process(g *group) error {
 	name := c.obj.GetName()
 	before, known := g.c.namespaces.get(name)
-	after := namespace{Labels: c.obj.GetLabels(), Version: c.obj.GetResourceVersion(), Epoch: before.Epoch}
+	again := known && before.UID != "" && before.UID != c.obj.GetUID() && ledger.Newer(c.obj.GetResourceVersion(), before.Version)
+	if again && before.Gone.IsZero() { // as a list has found
+		if err := g.namespaceGone(name, c.at, c.obj.GetCreationTimestamp().Add(-1)); err != nil {
+			return err
+		}
+		before, _ = g.c.namespaces.get(name)
+	}
+	after := namespace{Labels: c.obj.GetLabels(), UID: c.obj.GetUID(), Version: c.obj.GetResourceVersion(), Epoch: before.Epoch}
 	same := known && maps.Equal(before.Labels, after.Labels)
-	if same && before.Gone.IsZero() {
+	if same && before.Gone.IsZero() && before.UID == after.UID {
 		return nil
 	}
 	if known && !ledger.Newer(after.Version, before.Version) {
@@ -477,13 +484,14 @@ func (g *group) namespaceGone(name string, at, ended time.Time) error {
 	if !known || !n.Gone.IsZero() {
 		return nil
 	}
-	ended, err := g.ended(name, ended, at)
+	judged, err := g.ended(name, ended, at)
 	if err != nil {
 		return err
 	}
-	n.Gone, n.Ended = at, ended
+	n.Gone, n.Ended = at, judged
 	g.putNamespace(name, n)
 	g.endUnjudged(name)
+	g.misjudged(name, at, ended)
 	return nil
 }
 

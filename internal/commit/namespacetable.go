@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -29,6 +30,7 @@ const maxGone = 10_000
 // namespace is what is remembered of a namespace.
 type namespace struct {
 	Labels  labels.Set `json:"labels,omitempty"`
+	UID     types.UID  `json:"uid,omitempty"`   // "" if it is not known
 	Version string     `json:"resourceVersion"` // that brought the labels
 	Epoch   int        `json:"epoch,omitempty"` // how often the version went backwards
 	Gone    time.Time  `json:"gone,omitzero"`   // when it was found to be deleted
@@ -238,6 +240,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	clear(c.relabels)
 	clear(c.carried)
 	clear(c.unjudged)
+	clear(c.ungiven)
 	for _, j := range b.g.jobs {
 		if j, ok := j.(*snapshot); ok && j.was != nil && j.was.byLabels() {
 			j.was = &formerly{} // by other labels it would leave out what was not given

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -80,6 +82,7 @@ type unjudged struct {
 	At       time.Time // of the first
 	Lost     bool      // an object had more than one of them, or was deleted
 	Former   bool      `json:",omitzero"` // what is lost is of the namespace that has ended, not of the one that is made again
+	Judged   bool      `json:",omitzero"` // what is lost was judged by the labels of the one that had ended
 }
 
 // unjudgedMeta begins the keys of unjudged changes: the namespace and the part of the ledger
@@ -124,11 +127,14 @@ func (c *Committer) putUnjudged(namespace, partition string, u unjudged) {
 // if that is because its namespace has not been seen. An object of the first list is no change.
 func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	namespace := o.subject().GetNamespace()
+	lost := o.t == event.Updated || o.t == event.Deleted || o.lost
+	if lost && namespace != "" && g.c.namespaces.knows(o.subject()) {
+		g.c.noteUngiven(s, o.subject())
+	}
 	if o.t == event.Sync && !o.lost || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
 	u, noted := g.c.noted(namespace, s)
-	lost := o.t == event.Updated || o.t == event.Deleted || o.lost
 	switch {
 	case !noted:
 		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}
@@ -141,7 +147,7 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	case !lost:
 		return
 	}
-	u.Lost, u.Former = lost, false
+	u.Lost, u.Former, u.Judged = lost, false, false
 	g.note(namespace, s.Partition, u)
 }
 
@@ -157,6 +163,34 @@ func (g *group) endUnjudged(namespace string) {
 			u.Former = true
 			g.note(namespace, partition, u)
 		}
+	}
+}
+
+// noteUngiven notes when the newest object was made of which a change was not given to a watch by the labels of its namespace: that may
+// have ended before, which is seen later.
+func (c *Committer) noteUngiven(s *Feed, o *compact.Object) {
+	in := place{s.Partition, o.GetNamespace()}
+	if made := o.GetCreationTimestamp().Time; made.After(c.ungiven[in]) {
+		c.ungiven[in] = made
+	}
+}
+
+// misjudged notes as lost what was judged by the labels of a namespace that had ended by a time.
+func (g *group) misjudged(namespace string, at, ended time.Time) {
+	for in, made := range g.c.ungiven {
+		if in.namespace != namespace {
+			continue
+		}
+		delete(g.c.ungiven, in)
+		if !made.After(ended) {
+			continue
+		}
+		u, noted := g.c.unjudged[namespace][in.partition]
+		if !noted {
+			u = unjudged{FromTime: ended, At: at, Judged: true}
+		}
+		u.Lost, u.Former = true, false
+		g.note(namespace, in.partition, u)
 	}
 }
 
@@ -180,7 +214,10 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed, a
 			continue
 		}
 		err := g.unjudgedGap(s, u, move.At, namespace, func(h WatchRef) bool {
-			return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after)
+			if !h.byLabels() || !h.Watch.Filter.SelectsNamespace(namespace, move.after) {
+				return false
+			}
+			return !u.Judged || !h.Watch.Filter.SelectsNamespace(namespace, func(string) (labels.Set, bool) { return move.Before, true })
 		})
 		if err != nil {
 			return err

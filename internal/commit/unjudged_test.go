@@ -522,6 +522,17 @@ func (r *rig) ended() *compact.Object {
 	return o
 }
 
+// again is the namespace as it was made again in the 30th second.
+func (r *rig) again(version, env string) *compact.Object {
+	r.Helper()
+	o, err := r.Codec.Encode(fmt.Appendf(nil,
+		`{"metadata":{"name":"ns","uid":"n2","resourceVersion":%q,"creationTimestamp":"2026-01-01T00:00:30Z","labels":{"env":%q}}}`, version, env), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
 // TestNamespaceMadeAgain deletes a namespace and makes it again with other labels. Until those
 // are seen, what is in the new one is judged by neither, and what is left of the old one by its
 // own.
@@ -554,6 +565,13 @@ func TestNamespaceMadeAgain(t *testing.T) {
 		{"added before the other's end is seen", "prod", "dev", func(r *rig, s *Feed) []change {
 			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40))}
 		}, []string{"deleted a u10 4", "added a u40 7"}, []string{"updated a u40 7"}, true},
+		{"came and went before the other's end is seen", "dev", "prod", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40)), deletedFrom(s, pod(r, "8", 40))}
+		}, nil, []string{"gap   "}, true},
+		{"came and went before the other's end is seen, is not selected any more", "prod", "dev", func(r *rig, s *Feed) []change {
+			return []change{addedTo(s, pod(r, "7", 40)), deletedFrom(s, pod(r, "8", 40))}
+		}, []string{"deleted a u10 2", "added a u40 7", "deleted a u40 8"}, nil, true},
+		{"the old one's object goes, is selected later", "dev", "prod", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, pod(r, "4", 10))} }, nil, nil, true},
 	} {
 		for _, restarted := range []bool{false, true} {
 			name := tc.name
@@ -637,6 +655,55 @@ func TestNamespaceMadeAgainAfterAList(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestNamespaceMadeAgainUnseen has a list find a namespace that was deleted and made again, with other labels, while namespaces could not be listed: a change in
+// the new one that was not given, as the labels of the one before were known, is covered by a gap.
+func TestNamespaceMadeAgainUnseen(t *testing.T) {
+	for _, tc := range []struct {
+		was, now string
+		version  string // of the one that is found; an earlier one is that of a restored cluster
+		goes     bool
+		want     []string
+		later    []string
+	}{
+		{"dev", "prod", "6", true, nil, []string{"gap   "}},
+		{"dev", "prod", "6", false, nil, []string{"updated a u40 7"}},
+		{"dev", "prod", "4", true, nil, nil},
+		{"dev", "dev", "6", true, nil, nil},
+		{"prod", "dev", "6", true, []string{"deleted a u10 4", "added a u40 7", "deleted a u40 8"}, nil},
+		{"prod", "prod", "6", true, []string{"deleted a u10 4", "added a u40 7", "deleted a u40 8"}, nil},
+	} {
+		t.Run(fmt.Sprintf("%s, %s at %s, %t", tc.was, tc.now, tc.version, tc.goes), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+			s := r.know(&namespaceSeen{obj: r.namespace("5", tc.was)})
+			s.saved.ResourceVersion = "1"
+			r.commit(addedTo(s, r.made("2", 10)))
+			r.Events()
+			r.commit(deletedFrom(s, r.made("4", 10)), addedTo(s, r.made("7", 40)))
+			if tc.goes {
+				r.commit(deletedFrom(s, r.made("8", 40)))
+			}
+			r.Expect(tc.want...)
+			r.commit(&namespaceSeen{obj: r.again(tc.version, tc.now)})
+			r.commit()
+			r.Expect(tc.later...)
+		})
+	}
+}
+
+// TestNamespaceMadeAgainBesideAnotherWatch has a watch of all namespaces be given those changes: the gap is the other's alone.
+func TestNamespaceMadeAgainBesideAnotherWatch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), committest.PodWatch(func(w *plan.Watch) { w.Name = "all" }))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+	s.saved.ResourceVersion = "1"
+	r.commit(addedTo(s, r.made("7", 40)), deletedFrom(s, r.made("8", 40)))
+	r.Expect("added a u40 7", "deleted a u40 8")
+	r.commit(&namespaceSeen{obj: r.again("6", "prod")})
+	r.commit()
+	r.expectGaps("w ")
 }
 
 // TestSelectorWhileANamespaceIsMadeAgain gives a watch a selector when the labels of the

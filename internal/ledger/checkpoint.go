@@ -125,10 +125,21 @@ func (c Checkpoint) SetBack(gap dynamicfactory.Gap) Checkpoint {
 	if gap.From, gap.FromTime = c.ResourceVersion, c.Time; c.Gap != nil {
 		gap.From, gap.FromTime = c.Gap.From, c.Gap.FromTime
 	}
+	gap = *Since(&gap, c.Doubt)
 	c.Gap, c.Listing = &gap, &Listing{ResourceVersion: gap.To, Rewound: true, Blind: true}
 	c.ResourceVersion, c.Recorded, c.Quiet, c.Ahead, c.Doubt, c.SettledSince = "", "", "", nil, nil, time.Time{}
 	c.Epoch++
 	return c
+}
+
+// Since returns the gap of a rollback from where that of a doubt begins, if that was earlier: what a feed has read since then may be of another past.
+func Since(gap, doubt *dynamicfactory.Gap) *dynamicfactory.Gap {
+	if doubt == nil || !doubt.FromTime.Before(gap.FromTime) {
+		return gap
+	}
+	longer := *gap
+	longer.From, longer.FromTime = doubt.From, doubt.FromTime
+	return &longer
 }
 
 // Same reports whether both say the same, whenever they did.

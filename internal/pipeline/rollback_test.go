@@ -743,3 +743,49 @@ func TestRollbackToTheSameBackup(t *testing.T) {
 		}
 	})
 }
+
+// TestRollbackFoundByAnObject has a watch find a rollback by an object of its list, at a version that it had not come to. Another one had come further: it compares
+// its objects, although the cluster passes its version before the connection is lost.
+func TestRollbackFoundByAnObject(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.Advance(40)
+		p.Put(podPath, "ns", "late", nil)
+		eventually(t, "the last change", func() bool { return l.log().types("late") == "added" })
+		p.Restore(p.saved)
+		p.Advance(20)
+		p.Send(widgetPath, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		p.Advance(40)
+		p.Cut()
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+	})
+}
+
+// TestRollbackFoundByAComparison has the cluster pass the version of a watch that found it set back and could not read its resource then. Its objects show the rollback: another
+// watch, whose connection lasts until then, compares its own.
+func TestRollbackFoundByAComparison(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := newPassing(t)
+		l := runLive(t, t.TempDir(), store.Options{}, p.Server, serving(pods, widgets))
+		l.apply(l.both())
+		eventually(t, "sync", func() bool { return len(l.log()) == 3 })
+		p.refused.Store(true)
+		p.Restore(p.saved)
+		p.Send(podPath, "{")
+		time.Sleep(10 * time.Second)
+		p.Advance(20)
+		p.refused.Store(false)
+		eventually(t, "the rollback shows", func() bool { return len(l.log()[""]) == 1 })
+		p.Cut()
+		time.Sleep(10 * time.Minute)
+		p.expect(l)
+		if got := l.log().types("w"); got != "sync updated" {
+			t.Errorf("the widget: %s", got)
+		}
+	})
+}

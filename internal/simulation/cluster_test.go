@@ -48,6 +48,7 @@ type cluster struct {
 	labels  map[string]string // of namespaces that exist: the value of tier
 	born    int               // namespaces so far
 	uids    map[string]string // of namespaces
+	births  map[string]string // when they were made
 	other   map[string]bool   // namespaces that were of another tier than x once
 	passed  int               // how many namespaces of jobs went
 	chosen  func() bool       // reports whether a watch has begun that selects namespaces by label
@@ -58,7 +59,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}, uids: map[string]string{}, other: map[string]bool{}}
+	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}, uids: map[string]string{}, births: map[string]string{}, other: map[string]bool{}}
 	c.Serve(paths["pods"], "v1", "Pod")
 	c.Serve(paths["nodes"], "v1", "Node")
 	c.Serve(paths["jobs.batch"], "batch/v1", "Job")
@@ -78,7 +79,7 @@ func (c *cluster) serveWidgets() {
 func (c *cluster) relabel(ns, tier string) {
 	if c.labels[ns] == "" {
 		c.born++
-		c.uids[ns] = fmt.Sprint("uid-", ns, "-", c.born)
+		c.uids[ns], c.births[ns] = fmt.Sprint("uid-", ns, "-", c.born), time.Now().UTC().Format(time.RFC3339)
 	}
 	c.other[ns] = c.other[ns] || tier != "x"
 	c.labels[ns] = tier
@@ -86,7 +87,7 @@ func (c *cluster) relabel(ns, tier string) {
 }
 
 func (c *cluster) putNamespace(ns string, more map[string]any) {
-	metadata := map[string]any{"name": ns, "uid": c.uids[ns], "labels": map[string]any{"tier": c.labels[ns]}}
+	metadata := map[string]any{"name": ns, "uid": c.uids[ns], "creationTimestamp": c.births[ns], "labels": map[string]any{"tier": c.labels[ns]}}
 	maps.Copy(metadata, more)
 	c.Put(paths["namespaces"], "", ns, map[string]any{"metadata": metadata})
 }

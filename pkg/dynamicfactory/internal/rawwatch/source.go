@@ -551,12 +551,20 @@ func (s *Source) listed(ctx context.Context, list *objects, began time.Time) {
 	s.progress.Known(list.at)
 	position := s.took(list)
 	s.mu.Lock()
-	gap, relist := s.loss, s.begun
+	gap, relist, byObject := s.loss, s.begun, s.back == nil
+	s.mu.Unlock()
+	if gap != nil && gap.Cause == CauseRollback {
+		gap.Apart = s.isApart(ctx)
+		if byObject && !gap.Apart && s.isShared(ctx) {
+			s.cfg.Prober.SetBack("") // the server may have passed any version
+			began = time.Now()
+		}
+	}
+	s.mu.Lock()
 	s.loss, s.back, s.begun, s.suspect, s.doubted, s.unjudged, s.proven = nil, nil, true, time.Time{}, false, false, began
 	s.mu.Unlock()
 	if gap != nil && s.cfg.OnGap != nil { // before the status has that the list is read
 		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
-		gap.Apart = gap.Cause == CauseRollback && s.isApart(ctx)
 		s.cfg.OnGap(*gap)
 	}
 	s.stats.listed(list.at, func(t *Counters) {

@@ -295,8 +295,10 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// be stored elsewhere, as events often are.
 	back, own, err := s.ownBehind(ctx, seen, unjudged && !older, unjudged)
 	apart := back && s.isApart(ctx)
-	builtIn := !strings.Contains(s.cfg.GVR.Group, ".") // in the storage that the others have, if they are not events
-	tell := back && (older || now == "" && builtIn) && !apart
+	tell := back && !apart && (now != "" || s.isBuiltIn())
+	if !older {
+		now = "" // the server may have passed any version
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unjudged = err != nil && (older || unjudged)
@@ -310,6 +312,15 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 		s.cfg.Prober.SetBack(now)
 	}
 	return back, err
+}
+
+// isBuiltIn reports whether the resource is in the storage that the others have, if it is not events.
+func (s *Source) isBuiltIn() bool { return !strings.Contains(s.cfg.GVR.Group, ".") }
+
+// isShared reports whether a resource without a storage of its own certainly is in that of the others.
+func (s *Source) isShared(ctx context.Context) bool {
+	version, err := s.cfg.Prober.Version(ctx, time.Now())
+	return err == nil && (version != "" || s.isBuiltIn())
 }
 
 // isApart reports whether the resource has a storage of its own: its version, asked for twice, is not between those that the storage of the
