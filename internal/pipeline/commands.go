@@ -169,12 +169,17 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 	return m.committer.Snapshot(ctx, m.running(), sink, watch, progress)
 }
 
-// oweSnapshot notes that a sink begins with a snapshot, if it does.
+// oweSnapshot notes whether a sink begins with a snapshot. One that it left, or that a purged one of its name
+// had to begin with, is not owed any more.
 func (m *Manager) oweSnapshot(sink *plan.Sink) error {
-	if sink.StartFrom != plan.StartSnapshot {
-		return nil
+	key := commit.DueMeta + sink.Name
+	var err error
+	if sink.StartFrom == plan.StartSnapshot {
+		err = ledger.PutMeta(m.store, key, []byte("{}"))
+	} else {
+		err = ledger.DeleteMeta(m.store, key)
 	}
-	return ledger.StoreError(ledger.PutMeta(m.store, commit.DueMeta+sink.Name, []byte("{}")), "note the snapshot of sink %s", sink.Name)
+	return ledger.StoreError(err, "note the snapshot of sink %s", sink.Name)
 }
 
 // dueSnapshots are the sinks of a state whose first snapshot has not begun.

@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -98,6 +99,16 @@ func (l *life) delete(name, version string) {
 	l.m.committer.Flush()
 }
 
+// lose has the watch of pods lose history.
+func (l *life) lose() {
+	l.Helper()
+	for _, s := range l.m.informerList() {
+		now := l.m.cfg.Now()
+		l.m.committer.HistoryLost(s.Feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, FromTime: now.Add(-time.Hour), ToTime: now})
+	}
+	l.m.committer.Flush()
+}
+
 // queued are the events that a sink has yet to take.
 func (l *life) queued(sink string) (list []string) {
 	l.Helper()
@@ -122,7 +133,7 @@ func leadTo(name, when string, sinks ...string) route.Spec {
 // or over a restart: it misses nothing, or is told what it misses.
 func TestSinkIsPutBack(t *testing.T) {
 	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
-	const meanwhile = "added w 2, updated w 3, deleted w 4"
+	const meanwhile = "added w 2, updated w 3, gap expired, deleted w 4"
 	for _, tc := range []struct {
 		name         string
 		with, absent []route.Spec
@@ -136,7 +147,7 @@ func TestSinkIsPutBack(t *testing.T) {
 			"its route goes, and others take what it took",
 			[]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")},
 			one, nil, plan.StartLatest,
-			"added v 1, gap removed, added x 5",
+			"added v 1, gap expired, gap removed, added x 5",
 		},
 		{
 			"its route becomes another", both, one,
@@ -148,9 +159,9 @@ func TestSinkIsPutBack(t *testing.T) {
 			"its route was another", both,
 			[]route.Spec{leadTo("all", `metadata.name != "w"`, "b")},
 			nil, plan.StartLatest,
-			"added v 1, gap removed, added x 5",
+			"added v 1, gap expired, gap removed, added x 5",
 		},
-		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.StartLatest, "added v 1, gap removed, added x 5"},
+		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.StartLatest, "added v 1, gap expired, gap removed, added x 5"},
 		{"from the start", both, one, nil, plan.StartEarliest, "added v 1, added v 1 again, " + meanwhile + ", added x 5"},
 		{"from a snapshot", both, one, nil, plan.StartSnapshot, "added v 1, " + meanwhile + ", sync v 1, added x 5"},
 		{"a new route leads to it, too", both, one, []route.Spec{both[0], leadTo("new", "", "a")}, plan.StartLatest, "added v 1, " + meanwhile + ", added x 5"},
@@ -177,6 +188,7 @@ func TestSinkIsPutBack(t *testing.T) {
 			change := func(l *life) {
 				l.put("w", "2")
 				l.put("w", "3")
+				l.lose()
 				l.delete("w", "4")
 			}
 			t.Run("reload", func(t *testing.T) {

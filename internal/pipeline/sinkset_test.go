@@ -21,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -319,11 +320,21 @@ func TestPauseSink(t *testing.T) {
 // TestSinceLeft selects what of the log a sink gets that is back.
 func TestSinceLeft(t *testing.T) {
 	t.Parallel()
-	specs := func(all ...route.Spec) *plan.State { return &plan.State{Routes: all, Sinks: []plan.Sink{{Name: "a"}}} }
+	specs := func(all ...route.Spec) *plan.State {
+		router, err := route.Compile(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &plan.State{Watches: []plan.Watch{{Name: "w"}, {Name: "other"}}, Routes: all, Router: router, Sinks: []plan.Sink{{Name: "a"}}}
+	}
 	patches := leadTo("mine", "", "a")
 	patches.Payload = []string{"patch"}
 	whole := plan.DefaultRoute()
 	whole.Sinks = []string{"a"}
+	apart := leadTo("mine", "", "a")
+	apart.Watches = []string{"other"}
+	nodes := leadTo("mine", "", "a")
+	nodes.Resources = []string{"nodes"}
 	target := func(sink, routes string, flags record.Flags) []record.Target {
 		return []record.Target{{Sink: sink, Routes: routes, Flags: flags}}
 	}
@@ -342,10 +353,15 @@ func TestSinceLeft(t *testing.T) {
 		{"no route led on, and it takes everything", specs(whole), nil, "", record.Object, true},
 		{"no route led on", specs(patches), nil, "", 0, false},
 		{"a gap of a sink", specs(whole), target("b", "", 0), commit.CauseRemoved, 0, false},
+		{"a gap", specs(patches), target("b", "", 0), dynamicfactory.CauseExpired, 0, true},
+		{"a gap while there was no sink", specs(whole), nil, dynamicfactory.CauseExpired, 0, true},
+		{"a gap of another watch", specs(apart), target("b", "", 0), dynamicfactory.CauseExpired, 0, false},
+		{"a gap of another resource", specs(nodes), target("b", "", 0), dynamicfactory.CauseExpired, 0, false},
+		{"a gap of the history", specs(whole), nil, record.CauseQuiet, 0, false},
 	} {
 		r := record.Record{Event: event.Event{ID: "00ff", Type: event.Added, Time: time.Unix(1, 0), Resource: event.Resource{Version: "v1", Resource: "pods"}}, Targets: tc.targets}
 		if tc.gap != "" {
-			r.Event.Type, r.Event.Gap = event.Gap, &event.GapData{Cause: tc.gap}
+			r.Event.Type, r.Event.Gap = event.Gap, &event.GapData{Watch: "w", Cause: tc.gap}
 		}
 		payload, err := record.Append(nil, &r)
 		if err != nil {
@@ -354,6 +370,16 @@ func TestSinceLeft(t *testing.T) {
 		if chosen, ok, err := sinceLeft(tc.st, "a")(&store.Item{Payload: payload}); record.Flags(chosen.Flags) != tc.want || ok != tc.ok || err != nil {
 			t.Errorf("%s: flags %b, %t, %v; want %b, %t", tc.name, chosen.Flags, ok, err, tc.want, tc.ok)
 		}
+	}
+	gone := specs(apart)
+	gone.Watches = gone.Watches[1:]
+	r := record.Record{Event: event.Event{ID: "00ff", Type: event.Gap, Time: time.Unix(1, 0), Gap: &event.GapData{Watch: "w", Cause: dynamicfactory.CauseExpired}}}
+	payload, err := record.Append(nil, &r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := sinceLeft(gone, "a")(&store.Item{Payload: payload}); !ok || err != nil {
+		t.Errorf("a gap of a watch that is gone: %t, %v", ok, err)
 	}
 	if _, ok, err := sinceLeft(specs(whole), "a")(&store.Item{Payload: []byte("damaged")}); ok || err != nil {
 		t.Error("a damaged record is selected")

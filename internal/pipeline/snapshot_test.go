@@ -101,6 +101,37 @@ func TestNewSinkWithoutTheAPIServer(t *testing.T) {
 	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
 }
 
+// TestSnapshotIsNotOwedToTheNextSink purges a sink before its first snapshot could begin, and makes one of its name that starts
+// with the next change: it gets no snapshot when that is edited later.
+func TestSnapshotIsNotOwedToTheNextSink(t *testing.T) {
+	api, _ := podServer(t, 3)
+	dir := t.TempDir()
+	l := runLive(t, dir, store.Options{}, api, served{pods})
+	l.apply(l.state(committest.PodWatch()))
+	l.synced()
+	l.stop()
+	resolver := unfound()
+	l = runLive(t, dir, store.Options{}, api, resolver)
+	l.apply(l.fromSnapshot(committest.PodWatch()))
+	l.apply(l.state(committest.PodWatch()))
+	if err := l.m.PurgeSink(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	next := l.fromSnapshot(committest.PodWatch())
+	next.Sinks[0].StartFrom = plan.StartLatest
+	l.apply(next)
+	resolver.set(pods)
+	l.synced()
+	edited := l.fromSnapshot(committest.PodWatch())
+	edited.Sinks[0].Fingerprint = "edited"
+	l.apply(edited)
+	api.Put(podPath, "ns", "new", nil)
+	eventually(t, "the next change", func() bool { return len(l.queued()["new"]) > 0 })
+	if got := l.queued(); len(got) != 1 {
+		t.Errorf("the sink gets %q", got)
+	}
+}
+
 // TestNewSinkOfAResourceThatIsNotServed makes a sink that starts with a snapshot while one of the recorded resources is not served: the sink is
 // given its objects when it is.
 func TestNewSinkOfAResourceThatIsNotServed(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 )
 
 // settings are what a reload changes. Sinks main and flaky are to get everything,
-// whatever the settings are; sink calm the last state of everything, at the rate of its
+// whatever the settings are, and sink guest, which comes and goes, too; sink calm the last state of everything, at the rate of its
 // throttle; sink chosen gets the pods of namespaces of tier x, or of
 // namespace a.
 type settings struct {
@@ -34,6 +34,7 @@ type settings struct {
 	unpinned bool // it is of no version, as others are
 	moved    bool // it was of another part of the ledger
 	checks   bool // the consistency check runs all the time
+	guest    bool // sink guest is there
 
 	// fresh: watches were renamed, or resources came to others, when nothing could be judged
 	// by them, so that they began as new ones, after others had recorded changes.
@@ -204,7 +205,7 @@ admin: {listen: ""}
 	b.WriteString("watches:\n" + strings.Join(watches, ""))
 	b.WriteString("routes:\n")
 	fmt.Fprintf(&b, "- {name: all, watches: [%s], sinks: [main]}\n", strings.Join(names, ", "))
-	fmt.Fprintf(&b, "- {name: too, watches: [%s], sinks: [flaky]}\n", strings.Join(names, ", "))
+	fmt.Fprintf(&b, "- {name: too, watches: [%s], sinks: [flaky%s]}\n", strings.Join(names, ", "), map[bool]string{true: ", guest"}[s.guest])
 	if s.calm > 0 {
 		fmt.Fprintf(&b, "- {name: calm, watches: [%s], throttle: {per: %ds}, sinks: [calm]}\n", strings.Join(names, ", "), s.calm)
 	} else {
@@ -225,6 +226,9 @@ admin: {listen: ""}
 		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.metadata.name == \"nobody\", sinks: [main]}\n", names[0])
 	}
 	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 10s, poisonAttempts: 1000}}\n- {name: calm, sim: {}}\n")
+	if s.guest {
+		b.WriteString("- {name: guest, sim: {}}\n")
+	}
 	if s.chosen {
 		b.WriteString("- {name: chosen, sim: {}}\n")
 	}

@@ -169,6 +169,7 @@ type life struct {
 	store   *store.Store
 	manager *pipeline.Manager
 	killed  bool       // guarded by the receivers' locks, all of them
+	over    bool       // guarded by them, too; the process has ended by itself
 	after   *vfs.MemFS // what the disk held when it was killed
 
 	stop      context.CancelFunc
@@ -229,20 +230,33 @@ const minFree = 64 << 20
 func (l *life) end() error {
 	l.stop()
 	err := <-l.ended
+	l.lockReceivers()
+	l.over = true
+	l.unlockReceivers()
 	l.stopStore()
 	err = errors.Join(err, <-l.kept, l.store.Close())
 	l.world.life = nil
 	return err
 }
 
+func (l *life) lockReceivers() {
+	for _, name := range slices.Sorted(maps.Keys(l.world.receivers)) { // in order, as two may be at it
+		l.world.receivers[name].mu.Lock()
+	}
+}
+
+func (l *life) unlockReceivers() {
+	for _, r := range l.world.receivers {
+		r.mu.Unlock()
+	}
+}
+
 // cut is the moment of a kill -9 or a power cut. A share of what was not synced
 // survives. What the process still does is seen by nobody.
 func (l *life) cut(r *rand.Rand) {
 	w := l.world
-	for _, name := range slices.Sorted(maps.Keys(w.receivers)) { // in order, as two may be at it
-		w.receivers[name].mu.Lock()
-		defer w.receivers[name].mu.Unlock()
-	}
+	l.lockReceivers()
+	defer l.unlockReceivers()
 	if l.killed {
 		return
 	}

@@ -75,9 +75,12 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 			return ctx.Err()
 		}
 	}
+	if mode == hanging {
+		s.hang()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.killed {
+	if s.life.killed || s.life.over {
 		return errDown
 	}
 	failed, held := map[int]error{}, map[string]bool{}
@@ -104,6 +107,19 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 		return &sinks.BatchError{Failed: failed}
 	}
 	return nil
+}
+
+// hang returns after five minutes, or when the process has ended.
+func (s sink) hang() {
+	for range 300 {
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		over := s.life.killed || s.life.over
+		s.mu.Unlock()
+		if over {
+			return
+		}
+	}
 }
 
 func (sink) Close(context.Context) error { return nil }

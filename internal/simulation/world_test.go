@@ -63,9 +63,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), starts: rand.New(rand.NewPCG(seed, 3)),
 		cluster: newCluster(), resolver: &resolver{now: discovery{widgets: true, routes: true}, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
-		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}, "red": {name: "red", mode: well}, "pinned": {name: "pinned", mode: well}},
+		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}, "red": {name: "red", mode: well}, "pinned": {name: "pinned", mode: well}, "guest": {name: "guest", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
-		config: settings{calm: 4, chosen: seed%3 == 0, red: seed%5 < 2, pinned: seed%7 == 0, checks: seed%4 == 0},
+		config: settings{calm: 4, chosen: seed%3 == 0, red: seed%5 < 2, pinned: seed%7 == 0, checks: seed%4 == 0, guest: true},
 	}
 	w.cluster.ready = w.ready
 	w.cluster.chosen = func() bool {
@@ -74,6 +74,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	if seed%3 == 1 { // nothing is lost for good, and no gap is to be reported
 		w.without = append(w.without, "compact", "server restarts", "restore", "widgets go")
+	}
+	if seed%2 == 0 {
+		w.without = append(w.without, "restore") // of what the guest has yet to get, nothing is known then
+	} else {
+		w.without = append(w.without, "guest")
 	}
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, req *http.Request) bool {
@@ -156,16 +161,16 @@ func (w *world) steps() []step {
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
 		{"reload", 4, func() error {
 			w.reconfigure(r)
+			return w.reload(r)
+		}},
+		{"guest", 4, func() error { // leaves or comes back, at times amid a write
+			guest := w.receivers["guest"]
+			guest.set([]string{well, down, paused, slow, hanging}[r.IntN(5)])
 			if r.IntN(2) == 0 {
-				w.life.killAt(1+r.IntN(12), r.Uint64())
+				return nil
 			}
-			err := w.applyBesideWrites(r)
-			w.disk.atSync(0, nil)
-			if w.isKilled() {
-				w.life.kill(r)
-				return w.begin()
-			}
-			return err
+			w.config.guest = !w.config.guest
+			return w.reload(r)
 		}},
 		{"kill soon", 3, func() error { // amid whatever the next steps have it do
 			if !w.disk.counting() {
@@ -339,6 +344,20 @@ func (w *world) reconfigure(r *rand.Rand) {
 	}
 	w.say(what)
 	w.forgive()
+}
+
+// reload has the process follow the present configuration, and be cut off meanwhile at times.
+func (w *world) reload(r *rand.Rand) error {
+	if r.IntN(2) == 0 {
+		w.life.killAt(1+r.IntN(12), r.Uint64())
+	}
+	err := w.applyBesideWrites(r)
+	w.disk.atSync(0, nil)
+	if w.isKilled() {
+		w.life.kill(r)
+		return w.begin()
+	}
+	return err
 }
 
 // restart starts a process again, with another configuration at times.
@@ -554,8 +573,8 @@ func (w *world) heal() {
 		}
 	}
 	w.resolver.set(func() { w.resolver.now.away = false })
-	if w.config.idle {
-		w.config.idle = false
+	if w.config.idle || !w.config.guest {
+		w.config.idle, w.config.guest = false, true
 		if err := w.apply(); err != nil {
 			w.t.Errorf("apply: %v", err)
 			return

@@ -16,7 +16,7 @@
 //     ever touched. Values are escaped, and a symbolic link below that folder is
 //     refused, as is anything that is not a regular file.
 //   - A file that was renamed, deleted or truncated from outside (logrotate) is
-//     noticed at the next batch: a new one is begun, a truncated one continued.
+//     noticed at the next batch: a new one is begun, a truncated one continued, behind its last whole line.
 //   - The sink leaves minFree of its disk to others. Batches wait while there is less; a
 //     compression, which makes room, ends where half of it is left.
 //   - No more than maxOpenFiles are open at once, for any batch.

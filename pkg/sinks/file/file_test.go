@@ -431,6 +431,29 @@ func TestKeepsForeignFiles(t *testing.T) {
 	}
 }
 
+// TestEndsForeignLine: another program writes half a line to the file that the sink has open.
+func TestEndsForeignLine(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(2, 1)
+	s := f.open("all.jsonl")
+	f.write(s, events[0])
+	const half = "a note without a newline"
+	other, err := os.OpenFile(f.path("all.jsonl"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.WriteString(half)
+	if err := errors.Join(err, other.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f.write(s, events[1])
+	want := sinks.CloudEvents.AppendLine(nil, events[0])
+	want = sinks.CloudEvents.AppendLine(append(want, half+"\n"...), events[1])
+	if got := f.read("all.jsonl"); !bytes.Equal(got, want) {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
 // TestLineStarts: the repair knows the lines of every format and type.
 func TestLineStarts(t *testing.T) {
 	for _, format := range []sinks.Format{sinks.CloudEvents, sinks.JSON} {
@@ -753,6 +776,7 @@ func TestOutsideHands(t *testing.T) {
 		{"truncated", func(f *tree) error { return os.Truncate(f.path("in/all.jsonl"), 0) }, events[1:]},
 		{"folder removed", func(f *tree) error { return os.RemoveAll(f.path("in")) }, events[1:]},
 		{"folder renamed", func(f *tree) error { return os.Rename(f.path("in"), f.path("out")) }, events[1:]},
+		{"cut amid a line", func(f *tree) error { return os.Truncate(f.path("in/all.jsonl"), 20) }, events[1:]},
 		{"nothing", func(*tree) error { return nil }, events},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -115,13 +115,15 @@ func room(path string, need, floor int64) error {
 func (d *folder) open(name string, lines []byte) (*logFile, error) {
 	if el, ok := d.files[name]; ok {
 		f, _ := el.Value.(*logFile)
+		left := f.size
 		same, err := f.refresh(d.root)
-		if err == nil && same {
+		if err == nil && same && f.size == left {
 			d.recent.MoveToFront(el)
 			return f, nil
 		}
+		// What another program has cut or added may end amid a line.
 		if err := d.drop(f); err != nil {
-			d.log.Warn("close a moved file", "file", name, "error", err)
+			d.log.Warn("close a file that was moved or changed", "file", name, "error", err)
 		}
 		delete(d.whole, name)
 	}
@@ -224,7 +226,7 @@ func (d *folder) adopt(f *logFile, created bool, lines []byte) error {
 	switch {
 	case cut > 0:
 		d.metrics.repairs.Inc()
-		d.log.Warn("removed an incomplete last line; its events are delivered again", "file", f.name, "bytes", cut)
+		d.log.Warn("removed an incomplete last line; its events come again, unless another program has cut it", "file", f.name, "bytes", cut)
 	case f.size > size:
 		d.log.Warn("terminated the last line of another program's file", "file", f.name)
 	}
