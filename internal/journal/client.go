@@ -175,6 +175,7 @@ type Extent struct {
 	First, Last uint64
 	Bytes       uint64
 	Room        uint64 // for bytes
+	Holes       bool   // some between these are missing
 }
 
 // errBehind: a server answers for the stream that lacks what the stream has had. It passes, or the stream has lost entries.
@@ -267,7 +268,7 @@ func (j *Client) extent(ctx context.Context, had uint64) (_ Extent, err error) {
 		return Extent{}, errors.New("the journal's stream has no leader")
 	}
 	j.stillFits(info.Config)
-	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, uint64(j.MaxBytes)}
+	x := Extent{info.State.FirstSeq, info.State.LastSeq, info.State.Bytes, uint64(j.MaxBytes), info.State.NumDeleted > 0}
 	if info.Config.MaxBytes > 0 {
 		x.Room = uint64(info.Config.MaxBytes)
 	}

@@ -22,7 +22,8 @@ type Reader struct {
 	silence time.Duration // of the writer of that message
 	replica string        // as above
 
-	verified bool // the entry of at was found in the stream
+	verified bool               // the entry of at was found in the stream
+	consumer jetstream.Consumer // of messages
 	messages jetstream.MessagesContext
 	quiet    time.Time // since when nothing came from messages
 }
@@ -101,6 +102,7 @@ func (r *Reader) subscribe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the journal: %w", err)
 	}
+	r.consumer = consumer
 	r.messages, err = consumer.Messages(jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(500*time.Millisecond),
 		jetstream.PullMaxMessages(r.j.ahead()))
 	if err != nil {
@@ -184,5 +186,12 @@ func (r *Reader) Close() {
 	if r.messages != nil {
 		r.messages.Stop()
 		r.messages = nil
+		r.j.leave(r.consumer)
 	}
+}
+
+// leave has the servers remove a consumer, which they keep for minutes otherwise: they may have a limit for them. It does not wait.
+func (j *Client) leave(c jetstream.Consumer) {
+	info := c.CachedInfo()
+	_ = j.conn.PublishRequest(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+info.Stream+"."+info.Name, j.conn.NewInbox(), nil) // else it takes these minutes
 }

@@ -438,6 +438,7 @@ type download struct {
 	j        *Client
 	ctx      context.Context //nolint:containedctx // of Load
 	s        *Snapshot
+	consumer jetstream.Consumer // of messages
 	messages jetstream.MessagesContext
 	part     int
 	rest     bytes.Reader
@@ -494,6 +495,7 @@ func (d *download) subscribe() error {
 		MaxResetAttempts: 3, // for a NATS server that ends; without a bound they outlast ctx
 	})
 	if err == nil {
+		d.consumer = consumer
 		d.messages, err = consumer.Messages(jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(500*time.Millisecond),
 			jetstream.PullMaxMessages(prefetch))
 	}
@@ -509,6 +511,7 @@ const prefetch = 8
 func (d *download) close() {
 	if d.messages != nil {
 		d.messages.Stop()
+		d.j.leave(d.consumer)
 	}
 }
 

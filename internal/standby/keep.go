@@ -59,7 +59,8 @@ func (m *Member) keep(ctx context.Context) error {
 // trim removes the oldest entries when they take half of the stream's room, until they take three eighths, but none behind the
 // snapshot, and none that this directory could need after a crash of its machine. Without a snapshot, or an answer about it, it waits until three
 // quarters are taken: a journal that is full records nothing. Save makes a snapshot, also of a store that much was written
-// behind: a replica that is seeded reads that before it can lead. Its argument is the snapshot that there is.
+// behind: a replica that is seeded reads that before it can lead. No replica reads beyond entries that are missing: they are trimmed
+// with all before them, behind another snapshot. Save's argument is the snapshot that there is.
 func (m *Member) trim(ctx context.Context, durable store.Position, save func(context.Context, *journal.Snapshot) (*journal.Snapshot, error)) error {
 	x, err := m.client.Extent(ctx)
 	if err != nil {
@@ -73,19 +74,23 @@ func (m *Member) trim(ctx context.Context, durable store.Position, save func(con
 		before = min(before, x.First+uint64(float64(x.Last-x.First)*share))
 	}
 	snapshot, err := m.snapshot(ctx)
+	mended := false
 	switch {
 	case err != nil && (ctx.Err() != nil || !full(3)):
 		return err
 	case err != nil: // its stream may not answer for long
 		m.cfg.Log.Warn("it is not known up to where the journal has a snapshot", "error", err)
-	case snapshot == nil || snapshot.Old || behind(x, snapshot) || full(2) && snapshot.First < before:
+	case snapshot == nil || snapshot.Old || x.Holes || behind(x, snapshot) || full(2) && snapshot.First < before:
 		if fresh, err := save(ctx, snapshot); err == nil {
-			snapshot = fresh
+			snapshot, mended = fresh, x.Holes
 		} else if ctx.Err() == nil && !errors.Is(err, errSaveLater) && m.store.Err() == nil {
 			m.cfg.Log.Error("the snapshot of the journal fails; no replica can be seeded", "error", err)
 		}
 	}
 	switch {
+	case mended:
+		m.cfg.Log.Error("the journal has lost entries amid others; a replica that lacks them is seeded behind them")
+		before = min(durable.First, snapshot.First)
 	case !full(2):
 		return nil
 	case snapshot != nil && snapshot.First >= before:

@@ -4,6 +4,7 @@ import (
 	"context"
 	crand "crypto/rand"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -263,4 +264,36 @@ func (g *group) random(s *store.Store, size int) error {
 		g.log = append(g.log, string(payload))
 	}
 	return err
+}
+
+// TestHoles: a replica that is off while the stream loses entries amid others is seeded behind them, and leads.
+func TestHoles(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	random := rand.New(rand.NewPCG(37, 37))
+	first, second := g.replicas[0], g.replicas[1]
+	js := nodes[0].Connect()
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "J", Subjects: []string{"watcherd.journal.J"}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.term(first, random)
+	g.term(second, random)
+	if err := errors.Join(g.lead(first), g.work(first.store, random, 20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), first.store.JournalPosition().Last-3); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(g.work(first.store, random, 20), first.member.Keep(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	first.end(t)
+	if err := g.lead(second); err != nil {
+		t.Fatal(err)
+	}
+	g.same(second, first)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/journal"
@@ -775,6 +776,24 @@ func TestLongerTimeOut(t *testing.T) {
 	way.Restore()
 	first.end(t)
 	g.same(second, first)
+}
+
+// TestFewConsumers: a replica that hears nothing for long leads where the servers have a limit for consumers: it leaves none of its own.
+func TestFewConsumers(t *testing.T) {
+	t.Parallel()
+	nodes := one(t)
+	g := newGroup(t, nodes)
+	g.takeOver = 4 * time.Second // an empty stream is waited at for twice that; it is subscribed to again each two seconds
+	_, err := nodes[0].Connect().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "J", Subjects: []string{"watcherd.journal.J"}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, MaxConsumers: 2,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.lead(g.replicas[0]); err != nil {
+		t.Fatal(err)
+	}
+	g.replicas[0].end(t)
 }
 
 // deliversNothing wants no delivery to begin now.
