@@ -294,7 +294,7 @@ func (s *Server) pastObjects(w http.ResponseWriter, r *http.Request, at time.Tim
 	}
 	list, err := s.cfg.History.ListAt(r.Context(), all, at, query.Get("continue"), limit)
 	if err != nil {
-		return err
+		return badContinue(err)
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
 		var o metav1.PartialObjectMetadata

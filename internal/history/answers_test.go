@@ -1044,6 +1044,42 @@ func TestListOfAName(t *testing.T) {
 	})
 }
 
+// The place to continue a list at is short, whatever names the objects have, also if these are only in the log.
+func TestListOfLongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		long := strings.Repeat("x", 20<<10)
+		var objects []*compact.Object
+		for _, name := range []string{"a", long, long + "a", long + "b", "y"} {
+			o := w.object(name, name[:1]+name[len(name)-1:])
+			objects = append(objects, o)
+			w.c.Handler(w.feed).OnAdd(o, false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		at := w.now()
+		time.Sleep(time.Second)
+		w.c.Handler(w.feed).OnDelete(objects[2])
+		w.c.Flush()
+		time.Sleep(time.Second)
+		all := Objects{Resource: pods}
+		next := ""
+		for i, o := range objects {
+			list, err := w.r.ListAt(t.Context(), all, at, next, 1)
+			w.must(err)
+			if len(list.Items) != 1 || list.Items[0].Name != o.GetName() || len(list.Continue) > 2<<10 || list.Continue == "" && i < len(objects)-1 {
+				t.Fatalf("page %d has %d objects, and continues at %d bytes", i, len(list.Items), len(list.Continue))
+			}
+			next = list.Continue
+		}
+		if _, err := w.r.ListAt(t.Context(), all, at, Place("ns/"+long+"c"), 1); !errors.Is(err, ErrContinue) {
+			t.Errorf("at an object that is not known: %v", err)
+		}
+	})
+}
+
 // Owned objects are those of the time that is asked for, of the life that is named, and no more
 // than are wanted.
 func TestOwned(t *testing.T) {

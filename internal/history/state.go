@@ -684,11 +684,14 @@ type Objects struct {
 
 // EachAt calls f with objects at a time, ordered by namespace and name, until it returns
 // false: with at most limit of those after a place. It returns what the list is worth, and the
-// place to continue at, empty at the end. Of the objects up to that place it holds the names
+// place to continue at, empty at the end. A later call that cannot find that fails with ErrContinue. Of the objects up to it it holds the names
 // alone, and of others nothing.
 func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	before, err := r.until(t)
 	if err != nil {
+		return as, "", err
+	}
+	if after, err = r.whole(ctx, all, after); err != nil {
 		return as, "", err
 	}
 	as = Exact
@@ -705,7 +708,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 			break
 		}
 	}
-	return as, next, err
+	return as, Place(next), err
 }
 
 // maxPlaces bounds how many recorded objects a list holds at a time: twice as many.
