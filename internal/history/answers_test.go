@@ -1080,6 +1080,50 @@ func TestListOfLongNames(t *testing.T) {
 	})
 }
 
+// TestAnswersOfLongNames: what is answered at a time has bounds, whatever names the objects have, and a page is followed by the rest.
+func TestAnswersOfLongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		h := w.c.Handler(w.feed)
+		h.OnAdd(w.object("a", "u"), false)
+		const objects, name = 20, 1 << 20
+		for i := range objects {
+			h.OnAdd(w.owned(fmt.Sprintf("%02d", i)+strings.Repeat("x", name), fmt.Sprint("u", i), "a"), false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		found, pages := 0, 0
+		for q := (Query{Limit: 100}); ; pages++ {
+			p, err := w.r.Query(t.Context(), q)
+			w.must(err)
+			if len(p.Items) > pageBytes/name+1 {
+				t.Fatalf("a page of %d changes", len(p.Items))
+			}
+			found += len(p.Items)
+			if q.Continue = p.Continue; q.Continue == "" {
+				break
+			}
+		}
+		if found != objects+1 || pages < 4 {
+			t.Errorf("%d changes on %d pages", found, pages)
+		}
+		c, err := w.r.Changes(t.Context(), Filter{From: w.begun(), To: w.now()}, false)
+		if w.must(err); !c.Truncated || len(c.Items) < 2 || len(c.Items) > (16<<20)/name+2 {
+			t.Errorf("%d objects that changed, truncated %t", len(c.Items), c.Truncated)
+		}
+		all, err := w.r.Owned(t.Context(), Object{Resource: pods, Namespace: "ns", Name: "a"}, time.Time{}, 100)
+		if w.must(err); !all.Truncated || len(all.Items) == 0 || len(all.Items) > pageBytes/name+1 {
+			t.Errorf("%d owned objects, truncated %t", len(all.Items), all.Truncated)
+		}
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, w.begun(), "", 100)
+		if w.must(err); len(list.Items) == 0 || len(list.Items) > pageBytes/name+2 || list.Continue == "" {
+			t.Errorf("%d objects of a time of which nothing is known, to be continued: %t", len(list.Items), list.Continue != "")
+		}
+	})
+}
+
 // Owned objects are those of the time that is asked for, of the life that is named, and no more
 // than are wanted.
 func TestOwned(t *testing.T) {
