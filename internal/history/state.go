@@ -669,7 +669,7 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, after str
 	}
 	list.As, list.Continue, err = r.EachAt(ctx, all, t, after, limit, func(s *State) bool {
 		list.Items = append(list.Items, *s)
-		size += len(s.Object)
+		size += len(s.Object) + len(s.Name)
 		return size <= pageBytes
 	})
 	return list, err
