@@ -62,3 +62,11 @@ func TestHideBeyondASCII(t *testing.T) {
 		}
 	}
 }
+
+// TestHideInResults: a secret with a tab, which a header may have, is hidden in a message, which is one line.
+func TestHideInResults(t *testing.T) {
+	results, err := NewMask([]string{"abcd\tefgh"}).Results([]byte(`{"results":[{"status":"poison","message":"unknown key abcd\tefgh"}]}`), 1)
+	if err != nil || results[0].Message != "unknown key ***" {
+		t.Errorf("%+v, %v", results, err)
+	}
+}

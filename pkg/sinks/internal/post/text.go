@@ -53,7 +53,7 @@ type Mask struct {
 
 const minSecret = 4
 
-// NewMask returns a mask for values, also as Go and JSON quote them. Values shorter than four
+// NewMask returns a mask for values, also as Go and JSON quote them, and in one line. Values shorter than four
 // bytes would mask half the alphabet and keep no secret.
 func NewMask(hidden []string) *Mask {
 	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
@@ -62,6 +62,7 @@ func NewMask(hidden []string) *Mask {
 		if quoted, err := json.Marshal(h); err == nil {
 			hidden = append(hidden, unquote(string(quoted)))
 		}
+		hidden = append(hidden, strings.Map(printable, h)) // as in the message of a result
 	}
 	// The longest first: a part of another one must not leave the rest of it.
 	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
@@ -70,6 +71,13 @@ func NewMask(hidden []string) *Mask {
 		pairs = append(pairs, h, "***")
 	}
 	return &Mask{hidden, strings.NewReplacer(pairs...)}
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return ' '
 }
 
 func unquote(text string) string { return text[1 : len(text)-1] }
