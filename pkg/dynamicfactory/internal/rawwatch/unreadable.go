@@ -145,7 +145,7 @@ func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	return nil
 }
 
-// unmade handles an unreadable event, which is skipped. One that is no JSON may have been damaged on its way: the watch retries that
+// unmade handles an unreadable event, which is skipped. One that is no JSON may have been damaged in transit: the watch retries that
 // like any failure before. A deletion is forwarded with the known object.
 func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, cause error) error {
 	s := w.source
