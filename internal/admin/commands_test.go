@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -193,6 +194,33 @@ func TestDeadLetters(t *testing.T) {
 	// Letters that are refused again at once are not retried for ever.
 	code, body = f.post("/api/v1/deadletters/ops/retry", `{"all":true}`)
 	f.expect(code, body, 200, `"count":4`)
+}
+
+// A Role has a name of any length: a page of dead letters is bounded, without their events, too.
+func TestDeadLettersOfLongNames(t *testing.T) {
+	f := newFixture(t)
+	const letters, name = 500, 60 << 10
+	for i := range uint64(letters) {
+		f.letters = append(f.letters, DeadLetter{Position: 1 + i, Subject: strings.Repeat("x", name), Name: strings.Repeat("x", name)})
+	}
+	f.serve()
+	found, pages := 0, 0
+	for after := uint64(0); pages == 0 || after != 0; pages++ {
+		code, body := f.get(fmt.Sprintf("/api/v1/deadletters/ops?limit=1000&after=%d", after))
+		f.expect(code, body[:min(len(body), 200)], 200)
+		var page DeadLetterList
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(err)
+		}
+		if len(body) > 2*maxLetterBytes {
+			t.Fatalf("a page of %d bytes", len(body))
+		}
+		found += len(page.Items)
+		after = page.Continue
+	}
+	if found != letters {
+		t.Errorf("%d dead letters on %d pages", found, pages)
+	}
 }
 
 // TestOrderOfLetters: letters are retried in the order of their positions, those of one object among them, in whatever order a request has them,

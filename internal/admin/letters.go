@@ -14,7 +14,7 @@ const (
 	defaultLetters = 100
 	maxLetters     = 1000
 
-	// maxLetterBytes bounds the events of a page, give or take one.
+	// maxLetterBytes bounds the events and the names of a page, give or take one.
 	maxLetterBytes = 8 << 20
 )
 
@@ -55,7 +55,7 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 		for i := range letters {
 			after = letters[i].Position
 			if keep(&letters[i]) {
-				size += len(letters[i].Event)
+				size += len(letters[i].Event) + len(letters[i].Subject) + len(letters[i].Name)
 				page.Items = append(page.Items, letters[i])
 			}
 			if size > maxLetterBytes {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -129,7 +130,9 @@ func list(ctx context.Context, w http.ResponseWriter, query url.Values, view Vie
 		if err != nil {
 			return problemf(http.StatusBadRequest, "continue is not what an earlier page gave")
 		}
-		all = all[sort.Search(len(all), func(i int) bool { return after.before(all[i]) }):]
+		if all, err = after.rest(all); err != nil {
+			return err
+		}
 	}
 	resource, _, unsynced := view.About()
 	meta := ListMeta{Incomplete: unsynced}
@@ -151,7 +154,7 @@ func writeList(w http.ResponseWriter, resource event.Resource, meta ListMeta, al
 	for i, o := range all {
 		if i == limit || size > pageBytes {
 			last := all[i-1]
-			meta.Continue = place{last.GetNamespace(), last.GetName()}.token()
+			meta.Continue = place{last.GetNamespace(), history.Place(last.GetName())}.token()
 			meta.RemainingItemCount = len(all) - i
 			break
 		}
@@ -217,14 +220,28 @@ func appendObject(dst []byte, o *compact.Object, resource event.Resource, bare b
 	return append(dst, metadata...), err
 }
 
-// place is where a page ended.
+// place is where a page ended: behind an object, whose name is a [history.Place].
 type place struct{ namespace, name string }
 
-func (p place) before(o *compact.Object) bool {
-	if p.namespace != o.GetNamespace() {
-		return p.namespace < o.GetNamespace()
+// rest returns what follows in a list.
+func (p place) rest(all []*compact.Object) ([]*compact.Object, error) {
+	begin, long := history.Begin(p.name)
+	all = all[sort.Search(len(all), func(i int) bool {
+		namespace, name := all[i].GetNamespace(), all[i].GetName()
+		return namespace > p.namespace || namespace == p.namespace && (name > begin || long && name == begin)
+	}):]
+	if !long {
+		return all, nil
 	}
-	return p.name < o.GetName()
+	for i, o := range all {
+		if o.GetNamespace() != p.namespace || !strings.HasPrefix(o.GetName(), begin) {
+			break
+		}
+		if history.Place(o.GetName()) == p.name {
+			return all[i+1:], nil
+		}
+	}
+	return nil, problemf(http.StatusGone, "the object that the page before ended with has a name that is too long for a token, and is not in the list any more: list again")
 }
 
 func (p place) token() string {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/history"
 )
 
 func pod(namespace, name, tier string) string {
@@ -150,4 +152,34 @@ func TestListsOfThePastWait(t *testing.T) {
 	if peak.Load() > maxAsks {
 		t.Errorf("%d answers at a time, want %d", peak.Load(), maxAsks)
 	}
+}
+
+// A Role has a name of any length, and a request is bounded: a page ends with any name.
+func TestPagesOfLongNames(t *testing.T) {
+	f := newFixture(t)
+	long := strings.Repeat("ä", 10<<10)
+	for _, name := range []string{"a", long[:1024], long[:1026], long + "a", long + "b", "ö"} {
+		f.add(pod("ns", name, "web"))
+	}
+	f.serve()
+	path := "/api/v1/objects/pods?limit=1"
+	var next string
+	for n := 6; n > 0; n-- {
+		code, body := f.get(path + "&continue=" + next)
+		f.expect(code, body[:min(len(body), 200)], 200)
+		var page ObjectList
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(err)
+		}
+		if page.Metadata.RemainingItemCount != n-1 {
+			t.Fatalf("%d objects remain, want %d", page.Metadata.RemainingItemCount, n-1)
+		}
+		next = page.Metadata.Continue
+	}
+	if next != "" {
+		t.Errorf("a page follows the last: %s", next)
+	}
+	gone := place{"ns", history.Place(long + "c")}.token()
+	code, body := f.get(path + "&continue=" + gone)
+	f.expect(code, body, 410, "list again")
 }

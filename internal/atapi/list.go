@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -182,6 +183,9 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 		}
 		return out.err == nil
 	})
+	if errors.Is(err, history.ErrContinue) {
+		return apierrors.NewResourceExpired(err.Error())
+	}
 	if err == nil {
 		err = out.err
 	}

@@ -53,6 +53,27 @@ func TestLongName(t *testing.T) {
 	})
 }
 
+// TestLongNameThatFails: nor does a status, which has a thousand objects, have all of such names.
+func TestLongNameThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		w := start(t, s, newReceiver(t, failOne(change{Object: 1, N: 1}, errors.New("500"))), func(c *Config) {
+			c.Decode = func(item store.Item) (*event.Event, error) {
+				e, err := decodeChange(item)
+				e.Name = strings.Repeat("a", 1<<20)
+				return e, err
+			}
+		})
+		defer w.stop()
+		s.add(numbered(1, 1, 2)...)
+		time.Sleep(time.Minute)
+		if st := w.Status(); len(st.Failing) != 1 || !strings.HasPrefix(st.Failing[0].Subject, "/api/v1/pods/aaa") || len(st.Failing[0].Subject) > 8<<10 {
+			t.Errorf("%d failing objects: %.200v", len(st.Failing), st.Failing)
+		}
+	})
+}
+
 // TestPausesInTurns: a receiver that refuses its clients and accepts events in turns does not fill the log, however long its answers are.
 func TestPausesInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

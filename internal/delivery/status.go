@@ -171,7 +171,7 @@ func (f *failures) add(en *entry, next time.Time, cause error, behind int) {
 	defer f.mu.Unlock()
 	f.byLane[en.item.Lane] = known
 	if en.event != nil {
-		known.Subject = en.event.Subject()
+		known.Subject = cut(en.event.Subject(), maxShown)
 	}
 	if cause != nil {
 		known.LastError = cut(excerpt(cause), maxFailureError)

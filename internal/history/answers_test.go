@@ -1085,6 +1085,82 @@ func TestListOfAName(t *testing.T) {
 	})
 }
 
+// The place to continue a list at is short, whatever names the objects have, also if these are only in the log.
+func TestListOfLongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		long := strings.Repeat("x", 20<<10)
+		var objects []*compact.Object
+		for _, name := range []string{"a", long, long + "a", long + "b", "y"} {
+			o := w.object(name, name[:1]+name[len(name)-1:])
+			objects = append(objects, o)
+			w.c.Handler(w.feed).OnAdd(o, false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		at := w.now()
+		time.Sleep(time.Second)
+		w.c.Handler(w.feed).OnDelete(objects[2])
+		w.c.Flush()
+		time.Sleep(time.Second)
+		all := Objects{Resource: pods}
+		next := ""
+		for i, o := range objects {
+			list, err := w.r.ListAt(t.Context(), all, at, next, 1)
+			w.must(err)
+			if len(list.Items) != 1 || list.Items[0].Name != o.GetName() || len(list.Continue) > 2<<10 || list.Continue == "" && i < len(objects)-1 {
+				t.Fatalf("page %d has %d objects, and continues at %d bytes", i, len(list.Items), len(list.Continue))
+			}
+			next = list.Continue
+		}
+		if _, err := w.r.ListAt(t.Context(), all, at, Place("ns/"+long+"c"), 1); !errors.Is(err, ErrContinue) {
+			t.Errorf("at an object that is not known: %v", err)
+		}
+	})
+}
+
+// TestAnswersOfLongNames: what is answered at a time has bounds, whatever names the objects have, and a page is followed by the rest.
+func TestAnswersOfLongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		h := w.c.Handler(w.feed)
+		h.OnAdd(w.object("a", "u"), false)
+		const objects, name = 100, 60 << 10
+		for i := range objects {
+			h.OnAdd(w.owned(fmt.Sprintf("%03d", i)+strings.Repeat("x", name), fmt.Sprint("u", i), "u"), false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		found, pages := 0, 0
+		for q := (Query{Limit: 1000}); ; pages++ {
+			p, err := w.r.Query(t.Context(), q)
+			w.must(err)
+			if len(p.Items) > pageBytes/name+1 {
+				t.Fatalf("a page of %d changes", len(p.Items))
+			}
+			found += len(p.Items)
+			if q.Continue = p.Continue; q.Continue == "" {
+				break
+			}
+		}
+		if found != objects+1 || pages < 1 {
+			t.Errorf("%d changes on %d pages", found, pages)
+		}
+		c, err := w.r.Changes(t.Context(), Filter{From: w.begun(), To: w.now()}, false)
+		if w.must(err); !c.Truncated || len(c.Items) < 2 || len(c.Items) > pageBytes/name+2 {
+			t.Errorf("%d objects that changed, truncated %t", len(c.Items), c.Truncated)
+		}
+		all, err := w.r.Owned(t.Context(), Object{Resource: pods, Namespace: "ns", Name: "a"}, time.Time{}, 1000)
+		if w.must(err); !all.Truncated || len(all.Items) == 0 || len(all.Items) > pageBytes/name+1 {
+			t.Errorf("%d owned objects, truncated %t", len(all.Items), all.Truncated)
+		}
+	})
+}
+
 // Owned objects are those of the time that is asked for, of the life that is named, and no more
 // than are wanted.
 func TestOwned(t *testing.T) {

@@ -319,7 +319,7 @@ func (r *Reader) OwnedVersion(ctx context.Context, o Object, sequence uint64, li
 
 // owned returns the objects that one with a state owns at the end of a past; now: that is now.
 func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, now bool, limit int) (Owned, error) {
-	out, began := Owned{Items: []OwnedObject{}}, time.Now()
+	out, size, began := Owned{Items: []OwnedObject{}}, 0, time.Now()
 	owner := reference{group: o.Resource.Group, kind: o.Resource.Kind, name: o.Name, uid: uid(state)}
 	namespace, damaged := o.Namespace, false // an object in a namespace owns nothing elsewhere
 	known := Exact                           // what is known of the objects without a state, which it may own
@@ -369,7 +369,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 					known = s.As
 				}
 				item, ok := owner.owned(resource, s)
-				if ok && len(out.Items) == limit {
+				if ok && (len(out.Items) == limit || size > pageBytes) {
 					out.Truncated = true
 					return false
 				}
@@ -382,6 +382,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 				}
 				if ok {
 					out.Items = append(out.Items, item)
+					size += len(item.Name)
 				}
 				return unread == nil
 			})
@@ -392,7 +393,7 @@ func (r *Reader) owned(ctx context.Context, o *Object, state []byte, at past, no
 				break
 			}
 		}
-		if len(out.Items) == limit && out.Truncated {
+		if out.Truncated && (len(out.Items) == limit || size > pageBytes) {
 			break
 		}
 	}

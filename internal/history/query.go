@@ -251,7 +251,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if q.Before != 0 {
 		high = min(high, q.Before-1)
 	}
-	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
+	compared, size, shown, began := 0, 0, map[uint64][]byte{}, time.Now()
 	records, err := r.store.Records()
 	if err != nil {
 		return p, err
@@ -264,7 +264,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		return selects.matches(row) && !(q.NoNoise && selects.noise)
 	}
 	err = r.scan(func() error { return stop(ctx) }, low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
-		if len(p.Items) == q.Limit || compared == maxCompared || last != 0 && time.Since(began) > slice {
+		if len(p.Items) == q.Limit || compared == maxCompared || size > pageBytes || last != 0 && time.Since(began) > slice {
 			p.Continue = token(last)
 			return errEnough
 		}
@@ -288,6 +288,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		}
 		if ok {
 			p.Items = append(p.Items, c)
+			size += len(c.Name) + len(c.Summary)
 		}
 		return stop(ctx)
 	})
@@ -469,7 +470,7 @@ type NetChange struct {
 const ChangeUnknown = "unknown"
 
 const (
-	maxNet      = 10_000 // objects of one answer
+	maxNet      = 10_000 // objects of one answer, with names of about pageBytes
 	maxManagers = 20     // of one of them: a client may have another name for each write
 )
 
@@ -490,7 +491,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	if err != nil {
 		return c, err
 	}
-	found := map[Object]*net{}
+	found, names := map[Object]*net{}, 0
 	var order []*net
 	keep := func(row *headline.Row) bool {
 		c.Scanned++
@@ -505,12 +506,13 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 			return nil
 		}
 		if o == nil {
-			if len(order) == maxNet {
+			if len(order) == maxNet || names > pageBytes {
 				c.Truncated = true // the scan continues for the others
 				return stop(ctx)
 			}
 			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence, begun: row.Time()}
 			found[key(o.object())], order = o, append(order, o)
+			names += len(o.Name)
 		}
 		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
 		if row.Flags&headline.Rerecorded == 0 {

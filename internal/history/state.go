@@ -694,7 +694,7 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, page stri
 	}
 	list.As, place.After, err = r.EachAt(ctx, all, place.At, place.After, limit, func(s *State) bool {
 		list.Items = append(list.Items, *s)
-		size += len(s.Object)
+		size += len(s.Object) + len(s.Name)
 		return size <= pageBytes
 	})
 	if place.After != "" {
@@ -712,11 +712,14 @@ type Objects struct {
 
 // EachAt calls f with objects at a time, ordered by namespace and name, until it returns
 // false: with at most limit of those after a place. It returns what the list is worth, and the
-// place to continue at, empty at the end. Of the objects up to that place it holds the names
+// place to continue at, empty at the end. A later call that cannot find that fails with ErrContinue. Of the objects up to it it holds the names
 // alone, and of others nothing.
 func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	before, err := r.until(t)
 	if err != nil {
+		return as, "", err
+	}
+	if after, err = r.whole(ctx, all, after); err != nil {
 		return as, "", err
 	}
 	as = Exact
@@ -733,7 +736,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 			break
 		}
 	}
-	return as, next, err
+	return as, Place(next), err
 }
 
 // maxPlaces bounds how many recorded objects a list holds at a time: twice as many.

@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -460,6 +462,10 @@ func TestCreate(t *testing.T) {
 }
 
 func TestPauses(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		name   string
 		server func(o *server.Options)
@@ -478,6 +484,9 @@ func TestPauses(t *testing.T) {
 		{"secret missing", nil, nil, func(c *nats.Config) { c.Token = &sinks.Secret{File: "/no/such/file"} }, []string{"token", "/no/such/file"}},
 		{"credentials missing", nil, nil, func(c *nats.Config) { c.CredentialsFile = "no.creds" }, []string{"credentialsFile", "no.creds"}},
 		{"nkey missing", nil, nil, func(c *nats.Config) { c.NkeySeedFile = "no.nk" }, []string{"nkeySeedFile"}},
+		{"credentials in a pipe", nil, nil, func(c *nats.Config) { c.CredentialsFile = pipe }, []string{"credentialsFile", "regular file"}},
+		{"nkey in a pipe", nil, nil, func(c *nats.Config) { c.NkeySeedFile = pipe }, []string{"nkeySeedFile", "regular file"}},
+		{"nkey without end", nil, nil, func(c *nats.Config) { c.NkeySeedFile = "/dev/zero" }, []string{"nkeySeedFile", "regular file"}},
 		{"CA missing", nil, nil, func(c *nats.Config) { c.TLS.CAFile = "no.pem" }, []string{"no.pem"}},
 		{"TLS not offered", nil, nil, func(c *nats.Config) { c.TLS.ServerName = "nats.example.com" }, []string{"secure connection"}},
 	} {

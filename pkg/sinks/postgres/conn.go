@@ -143,7 +143,7 @@ func (s *sink) config() (*pgconn.Config, error) {
 // of the client goes to the server, so who may write a URL could send it a file that the configuration may not name.
 func readsSettings(text string) bool {
 	u, err := neturl.Parse(text)
-	if err != nil || u.Host == "" && u.RawQuery == "" {
+	if err != nil || !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") { // keywords, for the client
 		return strings.Contains(text, "servicefile") || strings.Contains(text, "passfile")
 	}
 	return u.Query().Has("servicefile") || u.Query().Has("passfile")

@@ -318,6 +318,7 @@ func TestPassword(t *testing.T) {
 		{"postgres://watcherd:canary@127.0.0.1:1/watcherd", sinks.ClassRetry, "refused"},
 		{"postgres://watcherd:" + canary + "@" + p.Addr + "/watcherd?service=other&%73ervicefile=" + settings, sinks.ClassPause, "names a servicefile"},
 		{"user=watcherd password=" + canary + " host=127.0.0.1 service=other servicefile=" + settings, sinks.ClassPause, "names a servicefile"},
+		{"host=127.0.0.1 service=other servicefile=" + settings + " application_name=?x", sinks.ClassPause, "names a servicefile"},
 	} {
 		t.Setenv("POSTGRES_TEST_URL", test.url)
 		err := sinktest.Open(t, c, log.Option).Write(t.Context(), sinktest.Events(1, 1))

@@ -16,8 +16,8 @@
 //     its first event is taken.
 //   - A list or a bookmark that is older than what was received before is not taken, unless
 //     the server's versions went backwards.
-//   - An unreadable object is skipped in a list, and its event in the watch after three
-//     attempts. Its cached state stays, and the gap is reported once. An object without a
+//   - An unreadable object is skipped in a list and in the watch, there after three attempts
+//     if it is no JSON. Its cached state stays, and the gap is reported once. An object without a
 //     readable name makes the whole list an error.
 //   - A list may take longer than the server keeps its history: the watch begins with the
 //     first page, and its events are buffered until the list is complete.

@@ -90,7 +90,7 @@ type Gap struct {
 	Cause string // one of the Cause constants, or that of a Relist
 	// Namespace and Name are of the one object that the gap concerns, if it was skipped as
 	// unreadable. From is then its version in the cache, "" if there is none, and To the
-	// skipped version. Name is "" in all other gaps.
+	// skipped version. Of a name of about 64 KiB or more Name is the begin, a slash and a hash. Name is "" in all other gaps.
 	Namespace, Name string
 	From, To        string // resourceVersions: the last one known to be complete, and that of the list
 	// FromTime is the time up to which nothing was missed, zero if unknown. ToTime is the
@@ -145,7 +145,7 @@ type Source struct {
 	relistCause string                  // of a requested relist; "": none
 	interrupt   context.CancelCauseFunc // ends the watch request that runs
 	held        *held                   // a watch from the last list's version on; nil: none
-	skipped     map[[2]string]string    // namespace and name → version of unreadable objects
+	skipped     map[[2]string]string    // skippedKey → version of unreadable objects
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // successive lists after watches rejected as invalid
@@ -750,7 +750,7 @@ func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 	o, err := s.cfg.Make(raw, m, position)
 	if err != nil {
-		return nil, &apiclient.UnreadableError{Err: fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
+		return nil, &apiclient.UnreadableError{Err: fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, shown(string(m.Name)), err)}
 	}
 	return o, nil
 }

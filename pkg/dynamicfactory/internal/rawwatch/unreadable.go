@@ -2,8 +2,12 @@ package rawwatch
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,10 +62,10 @@ func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runt
 		return known
 	}
 	klog.FromContext(ctx).Error(cause, "an unreadable object is skipped", "resource", resourceName(s.cfg.GVR),
-		"namespace", id.namespace, "name", id.name, "resourceVersion", id.version)
+		"namespace", id.namespace, "name", shown(id.name), "resourceVersion", id.version)
 	if s.cfg.OnGap != nil {
 		now := time.Now()
-		gap := Gap{Cause: CauseUnreadable, Namespace: id.namespace, Name: id.name, To: id.version, FromTime: now, ToTime: now}
+		gap := Gap{Cause: CauseUnreadable, Namespace: id.namespace, Name: nameOf(id.name), To: id.version, FromTime: now, ToTime: now}
 		if o, ok := known.(metav1.Object); ok {
 			gap.From = o.GetResourceVersion()
 		}
@@ -74,7 +78,7 @@ func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runt
 func (s *Source) reported(id objectID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := [2]string{id.namespace, id.name}
+	key := skippedKey(id.namespace, id.name)
 	if version, noted := s.skipped[key]; noted && version == id.version {
 		return true
 	}
@@ -90,9 +94,34 @@ func (s *Source) reported(id objectID) bool {
 func (s *Source) Skipped(namespace, name string) (version string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version, ok = s.skipped[[2]string{namespace, name}]
+	version, ok = s.skipped[skippedKey(namespace, name)]
 	return version, ok
 }
+
+// maxShown bounds what is kept, and logged, of the name of an object: that of a Role may be as long as a request.
+const maxShown = 1 << 10
+
+// shown is a name in a log and in an error.
+func shown(name string) string {
+	if len(name) <= maxShown {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxShown], "") + "..."
+}
+
+// maxName is about what the name of an object has at most that can be read: see compact.Codec.
+const maxName = math.MaxUint16 - 256
+
+// nameOf is a name, of a longer one the begin and a hash, separated by a slash, which no name has.
+func nameOf(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return fmt.Sprintf("%s/%x", shown(name), sha256.Sum256([]byte(name)))
+}
+
+// skippedKey is the key of a skipped object.
+func skippedKey(namespace, name string) [2]string { return [2]string{namespace, nameOf(name)} }
 
 func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 	if s.cfg.At == nil {
@@ -116,11 +145,11 @@ func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	return nil
 }
 
-// unmade handles an unreadable event. The watch retries it like any failure, and then
-// skips it. A deletion is forwarded with the known object.
+// unmade handles an unreadable event, which is skipped. One that is no JSON may have been damaged in transit: the watch retries that
+// like any failure before. A deletion is forwarded with the known object.
 func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, cause error) error {
 	s := w.source
-	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume() {
+	if (w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume()) && !json.Valid(raw) {
 		return cause
 	}
 	id, ok := identify(raw, cause)

@@ -43,3 +43,30 @@ func TestHideCut(t *testing.T) {
 		}
 	}
 }
+
+// TestHideBeyondASCII: PHP and Python escape all beyond ASCII in JSON, and .NET does with capitals, the passwords that they quote included.
+func TestHideBeyondASCII(t *testing.T) {
+	mask := NewMask([]string{"pässwört-😀/geheim"})
+	for text, want := range map[string]string{
+		`bad password p\u00e4ssw\u00f6rt-\ud83d\ude00\/geheim here`: `bad password *** here`,
+		`bad password p\u00E4ssw\u00F6rt-\uD83D\uDE00/geheim.`:      `bad password ***.`,
+		`bad password pässwört-\ud83d\ude00/geheim`:                 `bad password ***`,
+		`bad password p\u00e4ssw\u00f6rt-\ud83d\ude00`:              `bad password ***`,
+		`bad password p\u00e4ssw\u00f6rt-\ud83d\ude`:                `bad password ***`,
+		`bad password p\u00e4ssw\u00f6rt-\ud83d`:                    `bad password ***`,
+		`bad password p\u00e4ssw\u00`:                               `bad password ***`,
+		`not a secret: \u00e4\u0001\ud83d\u0020\u00fc`:              `not a secret: \u00e4\u0001\ud83d\u0020\u00fc`,
+	} {
+		if got := mask.HideCut(text); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}
+
+// TestHideInResults: a secret with a tab, which a header may have, is hidden in a message, which is one line.
+func TestHideInResults(t *testing.T) {
+	results, err := NewMask([]string{"abcd\tefgh"}).Results([]byte(`{"results":[{"status":"poison","message":"unknown key abcd\tefgh"}]}`), 1)
+	if err != nil || results[0].Message != "unknown key ***" {
+		t.Errorf("%+v, %v", results, err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf16"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -52,7 +53,7 @@ type Mask struct {
 
 const minSecret = 4
 
-// NewMask returns a mask for values, also as Go and JSON quote them. Values shorter than four
+// NewMask returns a mask for values, also as Go and JSON quote them, and in one line. Values shorter than four
 // bytes would mask half the alphabet and keep no secret.
 func NewMask(hidden []string) *Mask {
 	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
@@ -61,6 +62,7 @@ func NewMask(hidden []string) *Mask {
 		if quoted, err := json.Marshal(h); err == nil {
 			hidden = append(hidden, unquote(string(quoted)))
 		}
+		hidden = append(hidden, strings.Map(printable, h)) // as in the message of a result
 	}
 	// The longest first: a part of another one must not leave the rest of it.
 	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
@@ -71,9 +73,16 @@ func NewMask(hidden []string) *Mask {
 	return &Mask{hidden, strings.NewReplacer(pairs...)}
 }
 
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return ' '
+}
+
 func unquote(text string) string { return text[1 : len(text)-1] }
 
-// Hide replaces the secrets in a text, also where JSON has escapes in them that it does not need, as that of PHP, .NET
+// Hide replaces the secrets in a text, also where JSON has escapes in them that it does not need, as that of PHP, Python, .NET
 // and Gson does: the text is then without these.
 func (m *Mask) Hide(text string) string { return m.hide(text, m.replacer.Replace) }
 
@@ -97,15 +106,21 @@ func (m *Mask) HideCut(text string) string {
 // hide replaces what is to be in a text, and in what is left of it without escapes.
 func (m *Mask) hide(text string, replace func(string) string) string {
 	text = replace(text)
-	plain := needless.ReplaceAllStringFunc(text, func(escape string) string {
-		if escape == `\/` {
+	plain := needless.ReplaceAllStringFunc(text, func(escapes string) string {
+		if escapes == `\/` {
 			return "/"
 		}
-		c, err := strconv.ParseUint(strings.TrimLeft(escape, `\u`), 16, 8)
-		if err != nil || len(escape) < len(`\u0000`) {
-			return "" // it was cut
+		var units []uint16
+		for escape := range strings.SplitSeq(escapes[1:], `\`) {
+			if c, err := strconv.ParseUint(strings.TrimPrefix(escape, "u"), 16, 16); err == nil && len(escape) == len(`u0000`) { // else it was cut
+				units = append(units, uint16(c))
+			}
 		}
-		return string(rune(c))
+		const high = 0xd800 // the first half of a character
+		if n := len(units) - 1; n >= 0 && units[n]&^0x3ff == high && strings.HasSuffix(text, escapes) {
+			units = units[:n]
+		}
+		return string(utf16.Decode(units))
 	})
 	if hidden := replace(plain); hidden != plain {
 		return hidden
@@ -113,8 +128,8 @@ func (m *Mask) hide(text string, replace func(string) string) string {
 	return text
 }
 
-// needless matches escapes of printable ASCII, and the beginning of one at the end.
-var needless = regexp.MustCompile(`\\(?:/|u00[2-7][0-9a-fA-F]|(?:u(?:0(?:0[2-7]?)?)?)?$)`)
+// needless matches escapes of what is no control character, and the beginning of one at the end.
+var needless = regexp.MustCompile(`\\/|(?:\\u(?:00[2-9a-fA-F]|0[1-9a-fA-F][0-9a-fA-F]|[1-9a-fA-F][0-9a-fA-F]{2})[0-9a-fA-F])+(?:\\(?:u[0-9a-fA-F]{0,3})?$)?|\\(?:u[0-9a-fA-F]{0,3})?$`)
 
 // Sent are the secrets that a destination got, which it may quote when others have taken their place. It is safe for concurrent use.
 type Sent struct {

@@ -9,12 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
@@ -106,17 +106,24 @@ var ErrFiles = errors.New("cannot read the credentials")
 func authOf(c *natsconfig.Config, sent *Sent) (nats.Option, error) {
 	switch {
 	case c.CredentialsFile != "":
-		path := sinks.InDir(c.Dir, c.CredentialsFile)
-		if _, err := os.Stat(path); err != nil {
+		read := fileReader(c, c.CredentialsFile)
+		if _, err := read(); err != nil {
 			return nil, fmt.Errorf("credentialsFile: %w", err)
 		}
-		return nats.UserCredentials(path), nil
+		return nats.UserJWT(func() (string, error) {
+			text, err := read()
+			if err != nil {
+				return "", err
+			}
+			return nkeys.ParseDecoratedJWT(text)
+		}, signer(read)), nil
 	case c.NkeySeedFile != "":
-		option, err := nats.NkeyOptionFromSeed(sinks.InDir(c.Dir, c.NkeySeedFile))
+		read := fileReader(c, c.NkeySeedFile)
+		public, err := publicKey(read)
 		if err != nil {
 			return nil, fmt.Errorf("nkeySeedFile: %w", err)
 		}
-		return option, nil
+		return nats.Nkey(public, signer(read)), nil
 	case !c.Password.IsZero():
 		read, err := rereader(c, sent, "password", c.Password.In(c.Dir))
 		return nats.UserInfoHandler(func() (string, string) { return c.User, read() }), err
@@ -125,6 +132,45 @@ func authOf(c *natsconfig.Config, sent *Sent) (nats.Option, error) {
 		return nats.TokenHandler(nats.AuthTokenHandler(read)), err
 	default:
 		return nil, nil //nolint:nilnil // no authentication is a way, too
+	}
+}
+
+// fileReader returns a function that reads a file of credentials: by the rules for those of secrets, which the client does not have.
+func fileReader(c *natsconfig.Config, file string) func() ([]byte, error) {
+	secret := sinks.Secret{File: sinks.InDir(c.Dir, file)}
+	return func() ([]byte, error) {
+		text, err := secret.Value()
+		return []byte(text), err
+	}
+}
+
+// publicKey is that of the key in a file.
+func publicKey(read func() ([]byte, error)) (string, error) {
+	text, err := read()
+	if err != nil {
+		return "", err
+	}
+	key, err := nkeys.ParseDecoratedNKey(text)
+	if err != nil {
+		return "", err
+	}
+	defer key.Wipe()
+	return key.PublicKey()
+}
+
+// signer signs with the key in a file.
+func signer(read func() ([]byte, error)) nats.SignatureHandler {
+	return func(nonce []byte) ([]byte, error) {
+		text, err := read()
+		if err != nil {
+			return nil, err
+		}
+		key, err := nkeys.ParseDecoratedNKey(text)
+		if err != nil {
+			return nil, err
+		}
+		defer key.Wipe()
+		return key.Sign(nonce)
 	}
 }
 
