@@ -112,8 +112,8 @@ type Committer struct {
 	relabels   map[string]*relabelling // by namespace
 	resting    []*Feed                 // of resources that are not served, for those changes
 	carried    carried
-	unjudged   map[string]map[string]unjudged // by namespace and feed
-	ungiven    map[place]time.Time            // see noteUngiven
+	unjudged   map[string]map[string]unjudged  // by namespace and feed
+	ungiven    map[string]map[string]time.Time // by namespace and feed; see noteUngiven
 }
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.
@@ -131,7 +131,7 @@ func New(cfg Config) (*Committer, error) {
 		done:            make(chan struct{}),
 		namespacesKnown: make(chan struct{}, 1),
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
-		ungiven:         map[place]time.Time{},
+		ungiven:         map[string]map[string]time.Time{},
 		timers:          &timers{table: timer.NewTable(cfg.Store)},
 	}
 	err = errors.Join(c.loadRelabels(), c.loadCarried(), c.loadUnjudged())

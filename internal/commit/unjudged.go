@@ -169,28 +169,30 @@ func (g *group) endUnjudged(namespace string) {
 // noteUngiven notes when the newest object was made of which a change was not given to a watch by the labels of its namespace: that may
 // have ended before, which is seen later.
 func (c *Committer) noteUngiven(s *Feed, o *compact.Object) {
-	in := place{s.Partition, o.GetNamespace()}
-	if made := o.GetCreationTimestamp().Time; made.After(c.ungiven[in]) {
-		c.ungiven[in] = made
+	of := c.ungiven[o.GetNamespace()]
+	if of == nil {
+		of = map[string]time.Time{}
+		c.ungiven[o.GetNamespace()] = of
+	}
+	if made := o.GetCreationTimestamp().Time; made.After(of[s.Partition]) {
+		of[s.Partition] = made
 	}
 }
 
 // misjudged notes as lost what was judged by the labels of a namespace that had ended by a time.
 func (g *group) misjudged(namespace string, at, ended time.Time) {
-	for in, made := range g.c.ungiven {
-		if in.namespace != namespace {
-			continue
-		}
-		delete(g.c.ungiven, in)
+	of := g.c.ungiven[namespace]
+	delete(g.c.ungiven, namespace)
+	for partition, made := range of {
 		if !made.After(ended) {
 			continue
 		}
-		u, noted := g.c.unjudged[namespace][in.partition]
+		u, noted := g.c.unjudged[namespace][partition]
 		if !noted {
 			u = unjudged{FromTime: ended, At: at, Judged: true}
 		}
 		u.Lost, u.Former = true, false
-		g.note(namespace, in.partition, u)
+		g.note(namespace, partition, u)
 	}
 }
 
