@@ -314,7 +314,7 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 		case r.Event.Gap != nil && (r.Event.Gap.Cause == record.CauseRemoved || record.OfHistory(r.Event.Gap.Cause)):
 			return chosen, false, nil // queued for the sink that it is for, or for none
 		case r.Event.Gap != nil:
-			return chosen, tells(st, r, sink), nil
+			return chosen, getsGap(st, r, sink), nil
 		case r.Rerecorded:
 			return chosen, false, nil // no event
 		case len(r.Targets) == 0:
@@ -328,9 +328,9 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 	}
 }
 
-// tells reports whether a sink is told a gap, which no route selects: its watch leads there now or, if that is gone, one
+// getsGap reports whether a sink gets a gap, which no route selects: its watch leads there now or, if that is gone, one
 // that may have its resource.
-func tells(st *plan.State, r *record.Record, sink string) bool {
+func getsGap(st *plan.State, r *record.Record, sink string) bool {
 	watch := r.Event.Gap.Watch
 	if st.Watch(watch) == nil {
 		watch = ""
