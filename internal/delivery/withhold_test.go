@@ -78,6 +78,39 @@ func TestTextsAreWithheld(t *testing.T) {
 	}
 }
 
+// TestReasonOfRefusalsInARow: a sink whose receiver refused everything, and then is down, stays paused for what it said of the last event, which
+// is not shown any more once more is hidden.
+func TestReasonOfRefusalsInARow(t *testing.T) {
+	const quoted = "no such password: hunter2"
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(refusedInARow+5)...)...)
+		var hidden atomic.Uint64
+		r := newReceiver(t, func(context.Context, []change) error {
+			if hidden.Load() > 0 {
+				return errors.New("the receiver is down")
+			}
+			return sinks.Poison(errors.New(quoted))
+		})
+		w := start(t, s, r, func(c *Config) { c.Hidden, c.Decoding = hidden.Load, hidden.Load })
+		defer w.stop()
+		for w.Status().State != Paused {
+			time.Sleep(time.Second)
+		}
+		if st := w.Status(); !strings.Contains(st.Reason, quoted) {
+			t.Errorf("the reason is %q", st.Reason)
+		}
+		hidden.Add(1)
+		for range 1000 {
+			if st := w.Status(); strings.Contains(fmt.Sprint(st), quoted) {
+				t.Fatalf("the status is %+v", st)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
 // TestSkippedOnceMoreIsHidden: the reason of an event that is skipped is withheld as soon as more is hidden, not only from the next step of the sink on.
 func TestSkippedOnceMoreIsHidden(t *testing.T) {
 	const quoted = "no such password: hunter2"
