@@ -99,6 +99,9 @@ func (e *engine) withhold() {
 	e.hidden = now
 	withholdText(&e.lastError)
 	withholdText(&e.circuit.reason)
+	if e.refusedErr != nil {
+		e.refusedErr = errors.New(textWithheld)
+	}
 	e.failures.withhold()
 }
 

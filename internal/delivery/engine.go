@@ -136,6 +136,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 		case <-w.resume:
 			e.force(time.Now())
 		case r := <-w.skips:
+			e.withhold() // the reason of the letter
 			r.answer(e.skip(r.sequence, time.Now()))
 		case <-timer.C:
 		}

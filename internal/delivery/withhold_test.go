@@ -78,6 +78,69 @@ func TestTextsAreWithheld(t *testing.T) {
 	}
 }
 
+// TestReasonOfRefusalsInARow: a sink whose receiver refused everything, and then is down, stays paused for what it said of the last event, which
+// is not shown any more once more is hidden.
+func TestReasonOfRefusalsInARow(t *testing.T) {
+	const quoted = "no such password: hunter2"
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(refusedInARow+5)...)...)
+		var hidden atomic.Uint64
+		r := newReceiver(t, func(context.Context, []change) error {
+			if hidden.Load() > 0 {
+				return errors.New("the receiver is down")
+			}
+			return sinks.Poison(errors.New(quoted))
+		})
+		w := start(t, s, r, func(c *Config) { c.Hidden, c.Decoding = hidden.Load, hidden.Load })
+		defer w.stop()
+		for w.Status().State != Paused {
+			time.Sleep(time.Second)
+		}
+		if st := w.Status(); !strings.Contains(st.Reason, quoted) {
+			t.Errorf("the reason is %q", st.Reason)
+		}
+		hidden.Add(1)
+		for range 1000 {
+			if st := w.Status(); strings.Contains(fmt.Sprint(st), quoted) {
+				t.Fatalf("the status is %+v", st)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
+// TestSkippedOnceMoreIsHidden: the reason of an event that is skipped is withheld as soon as more is hidden, not only from the next step of the sink on.
+func TestSkippedOnceMoreIsHidden(t *testing.T) {
+	const quoted = "no such password: hunter2"
+	for name, answer := range map[string]error{
+		"the sink pauses": sinks.Pause(errors.New(quoted)),
+		"an event fails":  &sinks.BatchError{Failed: map[int]error{0: errors.New(quoted)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				s.add(numbered(1, upTo(5)...)...)
+				var hidden atomic.Uint64
+				r := newReceiver(t, func(context.Context, []change) error { return answer })
+				w := start(t, s, r, func(c *Config) { c.Hidden, c.Decoding = hidden.Load, hidden.Load })
+				defer w.stop()
+				synctest.Wait()
+				hidden.Add(1)
+				skipped, err := w.Skip(t.Context(), 0)
+				if err != nil || skipped.Reason != textWithheld {
+					t.Errorf("skipped %+v, %v", skipped, err)
+				}
+				if letters := s.letters(); len(letters) != 1 || letters[0].Reason != "skipped: "+textWithheld {
+					t.Errorf("dead letters %+v", letters)
+				}
+			})
+		})
+	}
+}
+
 // TestDecodingChangesMeanwhile changes what is decoded while an event is written: the
 // reason of its dead letter quotes nothing, and the next event is decoded again.
 func TestDecodingChangesMeanwhile(t *testing.T) {

@@ -141,6 +141,34 @@ func TestEventsOfUnreadableObjects(t *testing.T) {
 	})
 }
 
+// Thousands of objects that cannot be read are each reported once, and not again by each list.
+func TestListsWithManyUnreadableObjects(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		const objects = 3000
+		var list strings.Builder
+		for i := range objects {
+			fmt.Fprintf(&list, `,{"metadata":{"name":"n%d","namespace":"ns","uid":"u%d","resourceVersion":"99","creationTimestamp":"yesterday"}}`, i, i)
+		}
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !isList(r) {
+				return false
+			}
+			_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":[%s]}`, list.String()[1:])
+			return true
+		})
+		var gaps []string
+		_, sub := subscribe(t, factory(t, s), configMapKey, gapsOf(&gaps, dynamicfactory.DurableOptions{}))
+		is(t, "gaps", len(gaps), objects)
+		gaps = nil
+		sub.Relist("doubt")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "gaps of another list", strings.Join(gaps, ", "), "doubt / 100-100")
+		version, ok := sub.Skipped("ns", "n0")
+		is(t, "skipped", fmt.Sprint(version, ok), "99true")
+	})
+}
+
 // A watch that is paused for long says so while its history still lasts.
 func TestPausedWatchSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {

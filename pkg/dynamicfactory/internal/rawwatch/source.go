@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,10 +143,10 @@ type Source struct {
 	unjudged bool      // the storage's version was older, and the resource could not be read: it may be later again by now
 	proven   time.Time // the server was not set back before this time, or is followed since
 
-	relistCause string                  // of a requested relist; "": none
-	interrupt   context.CancelCauseFunc // ends the watch request that runs
-	held        *held                   // a watch from the last list's version on; nil: none
-	skipped     map[[2]string]string    // skippedKey → version of unreadable objects
+	relistCause string                       // of a requested relist; "": none
+	interrupt   context.CancelCauseFunc      // ends the watch request that runs
+	held        *held                        // a watch from the last list's version on; nil: none
+	skipped     map[[sha256.Size]byte]string // skippedKey → version of unreadable objects
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // successive lists after watches rejected as invalid

@@ -19,8 +19,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// maxSkipped bounds the record of skipped objects, by which each is reported once.
-const maxSkipped = 1024
+// maxSkipped bounds the record of skipped objects, by which each is reported once. An entry takes about 100 bytes.
+const maxSkipped = 1 << 16
 
 // Fields that are read without the rest of an object.
 var (
@@ -82,8 +82,14 @@ func (s *Source) reported(id objectID) bool {
 	if version, noted := s.skipped[key]; noted && version == id.version {
 		return true
 	}
-	if s.skipped == nil || len(s.skipped) >= maxSkipped {
-		s.skipped = map[[2]string]string{}
+	if s.skipped == nil {
+		s.skipped = map[[sha256.Size]byte]string{}
+	}
+	for other := range s.skipped { // any: without all of them, each list would report all again
+		if len(s.skipped) < maxSkipped {
+			break
+		}
+		delete(s.skipped, other)
 	}
 	s.skipped[key] = id.version
 	return false
@@ -121,7 +127,9 @@ func nameOf(name string) string {
 }
 
 // skippedKey is the key of a skipped object.
-func skippedKey(namespace, name string) [2]string { return [2]string{namespace, nameOf(name)} }
+func skippedKey(namespace, name string) [sha256.Size]byte {
+	return sha256.Sum256([]byte(namespace + "/" + name))
+}
 
 func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 	if s.cfg.At == nil {

@@ -3,6 +3,7 @@ package post
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -68,5 +69,17 @@ func TestHideInResults(t *testing.T) {
 	results, err := NewMask([]string{"abcd\tefgh"}).Results([]byte(`{"results":[{"status":"poison","message":"unknown key abcd\tefgh"}]}`), 1)
 	if err != nil || results[0].Message != "unknown key ***" {
 		t.Errorf("%+v, %v", results, err)
+	}
+}
+
+// TestHideLatin1: a server that reads headers as Latin-1 quotes each byte of a secret as a character.
+func TestHideLatin1(t *testing.T) {
+	mask := NewMask([]string{"pässwört/geheim"})
+	for _, text := range []string{
+		"unknown key pÃ¤sswÃ¶rt/geheim", `{"error":"unknown key p\u00c3\u00a4ssw\u00c3\u00b6rt\/geheim"}`, "unknown key pÃ¤sswÃ¶rt/ge",
+	} {
+		if hidden := mask.HideCut(text); strings.Contains(hidden, "ssw") || !strings.Contains(hidden, "unknown key") {
+			t.Errorf("%s: %s", text, hidden)
+		}
 	}
 }

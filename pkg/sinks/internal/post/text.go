@@ -53,10 +53,15 @@ type Mask struct {
 
 const minSecret = 4
 
-// NewMask returns a mask for values, also as Go and JSON quote them, and in one line. Values shorter than four
+// NewMask returns a mask for values, also as Go and JSON quote them, read as Latin-1, and in one line. Values shorter than four
 // bytes would mask half the alphabet and keep no secret.
 func NewMask(hidden []string) *Mask {
 	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
+	for _, h := range hidden {
+		if latin := latin1(h); latin != h {
+			hidden = append(hidden, latin)
+		}
+	}
 	for _, h := range hidden {
 		hidden = append(hidden, unquote(strconv.Quote(h)))
 		if quoted, err := json.Marshal(h); err == nil {
@@ -78,6 +83,15 @@ func printable(r rune) rune {
 		return r
 	}
 	return ' '
+}
+
+// latin1 is a text as a server has it that takes each of its bytes for a character, as many do with headers.
+func latin1(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		b.WriteRune(rune(c))
+	}
+	return b.String()
 }
 
 func unquote(text string) string { return text[1 : len(text)-1] }
