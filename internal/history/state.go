@@ -38,6 +38,8 @@ type State struct {
 	form         uint64 // the record that the object was made for, 0: there is none
 	blind        bool   // history was lost before the record that follows
 	left         bool   // the watches had left its part of the ledger by the time
+
+	body compact.Body // the object as it is recorded
 }
 
 // unlogged is the sequence of a recorded state that is in no record of the log.
@@ -483,7 +485,7 @@ func (s *State) of(rec *stored) {
 func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) State {
 	s := State{
 		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
-		before: rec.sequence, form: rec.sequence, Object: r.show(of, body),
+		before: rec.sequence, form: rec.sequence, Object: r.show(of, body), body: body,
 	}
 	if s.of(rec); s.Object == nil {
 		s.As = Gap
@@ -566,7 +568,7 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 	case l.prev >= first:
 		s.As = Gap
 	case !t.Before(at) && len(l.old.Data) > 0:
-		s.Object = r.show(l.of, l.old)
+		s.Object, s.body = r.show(l.of, l.old), l.old
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
@@ -828,12 +830,8 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 			next, bound = keys[i-1].key, ""
 			break
 		}
-		rules := unselected
-		if c.selected {
-			rules = nil
-		}
 		ns, name, _ := strings.Cut(c.key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, left, recorded[place{ns, name}], rules)
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, left, recorded[place{ns, name}], unselected, c.selected)
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", false, err
@@ -884,9 +882,9 @@ func first(recorded map[place]*around, n int) string {
 }
 
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
-// that, nil if nothing is. unselected is that of the end of the past, nil if the object may have been selected. unread: there may
+// that, nil if nothing is. unselected is that of the end of the past, selected that of a candidate. unread: there may
 // be more of it that cannot be read.
-func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavings, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
+func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavings, a *around, unselected func(*compact.Object) bool, selected bool) (s State, unread bool, err error) {
 	entries, err := r.entries(o, left)
 	if err != nil {
 		return s, false, err
@@ -910,14 +908,37 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	if s.As == Exact && !s.Exists && (a.lived || a.after != 0) {
 		s.As = UnknownBefore // its end is not recorded
 	}
-	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
+	if err == nil && s.As == UnknownBefore && unselected != nil && !selected && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
 		var out bool
 		if out, err = r.outside(a, entries, unselected); out {
 			s.As, s.before = Exact, max(a.last, a.gap)
 		}
 	}
 	s, err = r.judge(o, before, s, err)
+	if err == nil && s.As == Exact && s.Exists && unselected != nil {
+		s.Exists = !unselected(r.recorded(&s, entries))
+	}
 	return s, unread, err
+}
+
+// recorded is the object of an exact state as it is recorded, with what is hidden of it now.
+func (r *Reader) recorded(s *State, entries []entry) *compact.Object {
+	for _, e := range entries {
+		if e.object != nil && e.object.Sequence() == s.form {
+			return e.object
+		}
+	}
+	o, _ := r.unshown(s.body) // it could be shown
+	return o
+}
+
+// unshown is the object of a recorded body.
+func (r *Reader) unshown(body compact.Body) (*compact.Object, error) {
+	raw, err := r.inflater.Dictionaries.Inflate(nil, body)
+	if err != nil {
+		return nil, err
+	}
+	return r.inflater.Dictionaries.Object(raw, compact.Body{})
 }
 
 // outside reports whether no watch selected an object of which no state is recorded after a time, by what is recorded around that and
@@ -943,7 +964,7 @@ func (r *Reader) outside(a *around, entries []entry, unselected func(*compact.Ob
 	if rec == nil || err != nil {
 		return false, err
 	}
-	last, err := r.inflater.Dictionaries.Object(r.show(rec.Record, rec.Object), compact.Body{})
+	last, err := r.unshown(rec.Object)
 	return err == nil && unselected(last), nil // one that cannot be read may have been selected
 }
 
