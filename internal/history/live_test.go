@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -420,6 +421,24 @@ func TestVersionsWithAClockThatWasSetBack(t *testing.T) {
 			w.must(err)
 			if len(since.Items)+len(until.Items) != len(all.Items) {
 				t.Errorf("%d versions until %v and %d since then, of %d", len(until.Items), v.Time, len(since.Items), len(all.Items))
+			}
+			var paged []Version
+			for q := (VersionQuery{Object: pod("a"), To: v.Time, Limit: 2}); ; {
+				page, err := w.r.Versions(t.Context(), q)
+				w.must(err)
+				paged = append(paged, page.Items...)
+				if q.Continue = page.Continue; q.Continue == "" {
+					break
+				}
+			}
+			if !slices.Equal(paged, until.Items) {
+				t.Errorf("until %v in pages: got %+v, want %+v", v.Time, paged, until.Items)
+			}
+			for _, of := range all.Items { // pages of longer periods end with them
+				page, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), To: v.Time, Limit: 100, Continue: token(of.Sequence)})
+				if later := slices.ContainsFunc(page.Items, func(v Version) bool { return !slices.Contains(until.Items, v) }); later || !slices.Contains(until.Items, of) && !errors.Is(err, ErrContinue) {
+					t.Errorf("until %v behind %d: got %+v %v", v.Time, of.Sequence, page.Items, err)
+				}
 			}
 		}
 	})

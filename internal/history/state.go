@@ -1154,14 +1154,28 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
 // highest sequence that it may have.
 func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
-	high = newest
+	next := uint64(0) // the first record after the period
+	if !to.IsZero() {
+		before, err := r.until(to)
+		if err != nil {
+			return 0, 0, err
+		}
+		after, err := r.after(before, o)
+		if err = ledger.IgnoreUnreadable(err); err != nil {
+			return 0, 0, err
+		}
+		next = after.next
+	}
 	if below != 0 {
+		if next != 0 && below >= next { // of another period
+			return 0, 0, ErrContinue
+		}
 		rec, err := r.read(below)
 		switch {
 		case err != nil:
 			return 0, 0, err
 		case rec == nil:
-			return 0, min(high, below-1), nil
+			return 0, below - 1, nil
 		case !same(rec.Event.Resource, o.Resource) || rec.Event.Namespace != o.Namespace || rec.Event.Name != o.Name:
 			return 0, 0, ErrContinue
 		case r.several(o): // each has a chain
@@ -1176,22 +1190,14 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if len(entries) == 1 && entries[0].object != nil && !r.several(o) {
 		begin = entries[0].object.Sequence()
 	}
-	if to.IsZero() {
-		return begin, high, nil
+	if next == 0 {
+		return begin, newest, nil
 	}
-	before, err := r.until(to)
-	if err != nil {
-		return 0, 0, err
-	}
-	after, err := r.after(before, o)
-	if err = ledger.IgnoreUnreadable(err); after.next == 0 || err != nil {
-		return begin, high, err
-	}
-	rec, err := r.read(after.next)
+	rec, err := r.read(next)
 	if rec == nil || begin == 0 {
-		return 0, after.next - 1, err
+		return 0, next - 1, err
 	}
-	return rec.Prev, after.next - 1, err
+	return rec.Prev, next - 1, err
 }
 
 // unreadable is the summary of a change whose record is damaged.
