@@ -543,3 +543,68 @@ func TestPeriodOfTheFuture(t *testing.T) {
 		}
 	})
 }
+
+// leaves has the reader go away when headlines have been read for the n-th time.
+type leaves struct {
+	passing
+	after int
+	leave func()
+	more  int // times that it went on
+}
+
+func (s *leaves) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	return s.passing.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		if s.after--; s.after == 0 {
+			s.leave()
+		}
+		err := f(blocks)
+		if s.after <= 0 && err == nil {
+			s.more++
+		}
+		return err
+	})
+}
+
+// The log is not read on for a reader that has gone away, whatever it asked for.
+func TestReaderGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(5, time.Minute)
+		at := w.now()
+		w.updates(5, time.Minute)
+		_, err := w.r.WorthAt(pods, "", at) // what is read once is
+		w.must(err)
+		for name, ask := range map[string]func(ctx context.Context) error{
+			"a list": func(ctx context.Context) error {
+				_, err := w.r.ListAt(ctx, Objects{Resource: pods}, at, "", 10)
+				return err
+			},
+			"an object that is not there": func(ctx context.Context) error { _, err := w.r.At(ctx, pod("none"), at); return err },
+			"versions": func(ctx context.Context) error {
+				_, err := w.r.Versions(ctx, VersionQuery{Object: pod("a"), To: at, Limit: 10})
+				return err
+			},
+			"changes": func(ctx context.Context) error { _, err := w.r.Changes(ctx, Filter{From: at}, false); return err },
+		} {
+			left := 0
+			for n := 1; ; n++ {
+				ctx, leave := context.WithCancel(t.Context())
+				s := &leaves{passing: passing{w.st}, after: n, leave: leave}
+				w.r.store = s
+				err := ask(ctx)
+				leave()
+				if s.after > 0 {
+					w.must(err)
+					break
+				}
+				if left++; !errors.Is(err, context.Canceled) || s.more > 0 {
+					t.Errorf("%s, block %d: %d were read on, error %v", name, n, s.more, err)
+				}
+			}
+			if left == 0 {
+				t.Errorf("%s reads no headlines", name)
+			}
+		}
+	})
+}

@@ -163,7 +163,7 @@ func (r *Reader) stateAt(ctx context.Context, o Object, t time.Time) (State, err
 			return r.judge(&o, before, s, err)
 		}
 	}
-	a, err := r.after(before, &o)
+	a, err := r.after(ctx, before, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
@@ -209,7 +209,7 @@ func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
 		return nil, nil //nolint:nilnil // as it states
 	}
 	found := false
-	err = r.rows(sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
+	err = r.rows(context.Background(), sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
 		found = true
 		return nil
 	})
@@ -228,7 +228,7 @@ func (r *Reader) at(ctx context.Context, o *Object, before past, after around, e
 	s, err := r.resolve(ctx, o, before, after.next, entries)
 	if err == nil && (r.several(o) || s.As == UnknownBefore) {
 		var all map[place]*around
-		all, err = r.around(before, r.store.LogStats().First, o.Name, o.is)
+		all, err = r.around(ctx, before, r.store.LogStats().First, o.Name, o.is)
 		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
 			s, err = r.lasting(o, s, a, entries)
 		}
@@ -237,7 +237,7 @@ func (r *Reader) at(ctx context.Context, o *Object, before past, after around, e
 		s.As, err = Gap, nil
 	}
 	if err == nil && s.As == Exact && !s.Exists {
-		s, err = r.absent(o, before, s)
+		s, err = r.absent(ctx, o, before, s)
 	}
 	return r.judge(o, before, s, err)
 }
@@ -298,17 +298,17 @@ type around struct {
 
 // around finds the states of objects around the end of a past, in the records from a sequence
 // on.
-func (r *Reader) around(before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
+func (r *Reader) around(ctx context.Context, before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
 	all := map[place]*around{}
-	return all, r.aroundInto(all, before, from, text, of)
+	return all, r.aroundInto(ctx, all, before, from, text, of)
 }
 
 // aroundInto is around with a map, from which of may delete objects that it rejects from then on.
-func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
+func (r *Reader) aroundInto(ctx context.Context, all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
 	keep := func(row *headline.Row) bool {
 		return (row.Flags&(headline.State|moves) != 0 || row.Type == event.Gap && row.Name != "") && of(row)
 	}
-	return r.rows(from, newest, false, text, keep, func(row *headline.Row) error {
+	return r.rows(ctx, from, newest, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
@@ -340,12 +340,12 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 const moves = headline.Left | headline.Entered
 
 // after returns what is recorded of an object after a past. What it has of before may lack the most.
-func (r *Reader) after(before past, o *Object) (around, error) {
+func (r *Reader) after(ctx context.Context, before past, o *Object) (around, error) {
 	begin, err := r.begin(before.t)
 	if err != nil {
 		return around{}, err
 	}
-	all, err := r.around(before, begin, o.Name, o.is)
+	all, err := r.around(ctx, before, begin, o.Name, o.is)
 	if a := all[place{o.Namespace, o.Name}]; a != nil {
 		return *a, err
 	}
@@ -581,8 +581,8 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 
 // absent judges that there was no object at the end of a past: what lived and ended without a
 // history left no trace.
-func (r *Reader) absent(o *Object, before past, s State) (State, error) {
-	lived, err := r.lastBefore(before, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
+func (r *Reader) absent(ctx context.Context, o *Object, before past, s State) (State, error) {
+	lived, err := r.lastBefore(ctx, before, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
 	if errors.Is(err, store.ErrUnreadable) {
 		s.As = Gap
 		return s, nil
@@ -623,13 +623,13 @@ type ending struct {
 func (e ending) lives() bool { return e.moved || e.sequence != 0 && !e.deleted }
 
 // lastBefore returns the last states of objects in a past. It ends when it has n of them.
-func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
+func (r *Reader) lastBefore(ctx context.Context, before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
 	found := map[Object]ending{}
 	if n == 0 {
 		return found, nil
 	}
 	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
-	err := r.rows(r.store.LogStats().First, newest, true, text, keep, func(row *headline.Row) error {
+	err := r.rows(ctx, r.store.LogStats().First, newest, true, text, keep, func(row *headline.Row) error {
 		o, state := objectOf(row), row.Flags&headline.State != 0
 		e := found[o]
 		switch {
@@ -786,7 +786,7 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	// of the whole log, as states in the ledger expire that no watch reads.
 	var key []byte
 	recorded := map[place]*around{}
-	err = r.aroundInto(recorded, before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
+	err = r.aroundInto(ctx, recorded, before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
 		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace || all.Named != nil && !all.Named(row.Namespace, row.Name) {
 			return false
 		}
@@ -894,7 +894,7 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	}
 	if len(entries) == 0 && a.next == 0 { // deleted since, or expired
 		var behind around
-		behind, err = r.after(before, o)
+		behind, err = r.after(ctx, before, o)
 		a.next = behind.next
 		unread = errors.Is(err, store.ErrUnreadable)
 		if ledger.IgnoreUnreadable(err) != nil {
@@ -1100,7 +1100,7 @@ func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, e
 // false. Those after a time may be left out; zero: none are. Those from the sequence below on
 // are; 0: none. One that cannot be read has no object. The error is store.ErrUnreadable if there may be others.
 func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint64, take func(*stored) (more bool, err error)) error {
-	begin, high, err := r.beginning(o, to, below)
+	begin, high, err := r.beginning(ctx, o, to, below)
 	if err != nil {
 		return err
 	}
@@ -1127,7 +1127,7 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 		return nil
 	}
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
-	err = r.rows(stats.First, high, true, o.Name, keep, func(row *headline.Row) error {
+	err = r.rows(ctx, stats.First, high, true, o.Name, keep, func(row *headline.Row) error {
 		rec, err := r.read(row.Sequence)
 		if err != nil {
 			return err
@@ -1153,14 +1153,14 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
 // highest sequence that it may have.
-func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
+func (r *Reader) beginning(ctx context.Context, o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
 	next := uint64(0) // the first record after the period
 	if !to.IsZero() {
 		before, err := r.until(to)
 		if err != nil {
 			return 0, 0, err
 		}
-		after, err := r.after(before, o)
+		after, err := r.after(ctx, before, o)
 		if err = ledger.IgnoreUnreadable(err); err != nil {
 			return 0, 0, err
 		}
