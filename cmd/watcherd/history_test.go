@@ -191,7 +191,7 @@ func TestBacktestWithDamagedRecords(t *testing.T) {
 	cmd := &cobra.Command{}
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(&b)
-	if err := printBacktest(cmd, &retrace.Backtest{Scanned: 5, Damaged: 2}); err != nil || !strings.Contains(b.String(), "2 records of this time cannot be read") {
+	if err := printBacktest(cmd, &retrace.Backtest{Scanned: 5, Damaged: 2, Overtaken: true}); err != nil || !strings.Contains(b.String(), "2 records of this time cannot be read") || !strings.Contains(b.String(), "retention deleted records") {
 		t.Errorf("got %q %v", b.String(), err)
 	}
 }

@@ -78,6 +78,9 @@ func printBacktest(cmd *cobra.Command, b *retrace.Backtest) error {
 	if b.Truncated {
 		fmt.Fprintln(notes, "watcherd: the limit was reached: what is later was not looked at")
 	}
+	if b.Overtaken {
+		fmt.Fprintln(notes, "watcherd: retention deleted records of this time before they were looked at: what they were is not in the result")
+	}
 	if b.Gaps > 0 {
 		fmt.Fprintf(notes, "watcherd: %s in this time: changes may be missing\n", plural(b.Gaps, "gap"))
 	}

@@ -82,6 +82,8 @@ type Objects interface {
 	// Recorded returns the resource of a name that View takes, and whether its objects are in namespaces: also of one that
 	// no watch reads, or that the cluster does not serve, if the history has it.
 	Recorded(name string) (resource event.Resource, namespaced bool, err error)
+	// Selectable returns an error if the history does not have labels by which objects of a namespace, or of all, are selected.
+	Selectable(resource event.Resource, namespace string, byLabel labels.Selector) error
 }
 
 // View reads one resource.

@@ -296,6 +296,8 @@ func (f *fixture) Recorded(name string) (resource event.Resource, namespaced boo
 	return resource, namespaced, nil
 }
 
+func (f *fixture) Selectable(event.Resource, string, labels.Selector) error { return nil }
+
 func (f *fixture) Columns(context.Context) []columns.Column { return nil }
 
 func (f *fixture) About() (resource event.Resource, namespaced bool, unsynced string) {

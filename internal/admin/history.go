@@ -288,6 +288,11 @@ func (s *Server) pastObjects(w http.ResponseWriter, r *http.Request, at time.Tim
 	if err != nil {
 		return err
 	}
+	if !byLabel.Empty() {
+		if err := s.cfg.Objects.Selectable(resource, namespace, byLabel); err != nil {
+			return err
+		}
+	}
 	all := history.Objects{Resource: resource, Namespace: namespace}
 	if wanted := query.Get("name"); wanted != "" {
 		all.Named = func(_, name string) bool { return name == wanted }

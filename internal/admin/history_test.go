@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestTheFirstTime: no time that is given counts as left out.
@@ -173,6 +177,26 @@ type listed struct {
 
 func (l listed) ListAt(context.Context, history.Objects, time.Time, string, int) (history.List, error) {
 	return l.list, nil
+}
+
+// dropping is a cluster of which no labels are recorded.
+type dropping struct{ Objects }
+
+func (dropping) Selectable(_ event.Resource, _ string, byLabel labels.Selector) error {
+	return Refuse(http.StatusBadRequest, fmt.Errorf("no watch records %s", byLabel))
+}
+
+// TestLabelsThatAreNotRecorded: what is not recorded selects nothing, and the list of it would seem to be empty.
+func TestLabelsThatAreNotRecorded(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.History, f.cfg.Objects = listed{list: history.List{As: history.Exact}}, dropping{f}
+	f.serve()
+	if code, body := f.get("/api/v1/objects/pods?at=1m&labelSelector=team%3Dweb"); code != 400 || !strings.Contains(body, "no watch records team=web") {
+		t.Errorf("got %d %s", code, body)
+	}
+	if code, body := f.get("/api/v1/objects/pods?at=1m"); code != 200 {
+		t.Errorf("without labels: got %d %s", code, body)
+	}
 }
 
 // TestLabelsOfUncertainStates selects by labels what certainly has others, and nothing else: the last known state of an object

@@ -20,6 +20,7 @@ import (
 	operators "k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -136,20 +137,8 @@ func (t *target) visible(sel *selection) error {
 	for _, v := range sel.values {
 		paths = append(paths, v.path)
 	}
-	rules, _ := sel.labels.Requirements()
-	for _, rule := range rules {
-		path, err := rawjson.ParsePath("metadata.labels[" + strconv.Quote(rule.Key()) + "]")
-		if err != nil {
-			return apierrors.NewBadRequest("labelSelector: " + err.Error())
-		}
-		paths = append(paths, path)
-	}
-	for _, by := range t.reading() {
-		for _, path := range paths {
-			if by.Hides(path) {
-				return apierrors.NewBadRequest(fmt.Sprintf("watch %s does not record %s of the %s: they cannot be selected by it", by.Watch, path, t.GVR.GroupResource()))
-			}
-		}
+	if err := query.Selectable(t.GVR.GroupResource(), t.reading(), sel.labels, paths...); err != nil {
+		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
 }

@@ -1044,7 +1044,7 @@ func (w *world) checkPages() {
 		}
 		var want []uint64
 		event := func(row *headline.Row) bool { return row.Flags&headline.Rerecorded == 0 }
-		w.must(w.r.rows(0, w.st.LogStats().Last, false, "", event, func(row *headline.Row) error {
+		w.must(w.r.rows(w.Context(), 0, w.st.LogStats().Last, false, "", event, func(row *headline.Row) error {
 			want = append(want, row.Sequence)
 			return nil
 		}))
@@ -1095,7 +1095,7 @@ func (w *world) checkTested(oldest bool) {
 	if !oldest {
 		slices.Reverse(sequences)
 	}
-	w.must(w.r.rows(0, w.st.LogStats().Last, false, "", func(row *headline.Row) bool { return row.Flags&headline.Rerecorded == 0 && row.Type != event.Gap }, func(row *headline.Row) error {
+	w.must(w.r.rows(w.Context(), 0, w.st.LogStats().Last, false, "", func(row *headline.Row) bool { return row.Flags&headline.Rerecorded == 0 && row.Type != event.Gap }, func(row *headline.Row) error {
 		rec, err := w.r.read(row.Sequence)
 		w.must(err)
 		ok, err := odd(rec.Record)
@@ -1160,7 +1160,7 @@ func (w *world) describe() {
 	}
 	stats := w.st.LogStats()
 	all := func(*headline.Row) bool { return true }
-	w.must(w.r.rows(stats.First, stats.Last, false, "", all, func(row *headline.Row) error {
+	w.must(w.r.rows(w.Context(), stats.First, stats.Last, false, "", all, func(row *headline.Row) error {
 		w.Logf("record %d at %v: %s of %s, flags %b", row.Sequence, row.Time().UTC(), row.Type, row.Name, row.Flags)
 		return nil
 	}))

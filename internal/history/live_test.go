@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -421,6 +422,24 @@ func TestVersionsWithAClockThatWasSetBack(t *testing.T) {
 			if len(since.Items)+len(until.Items) != len(all.Items) {
 				t.Errorf("%d versions until %v and %d since then, of %d", len(until.Items), v.Time, len(since.Items), len(all.Items))
 			}
+			var paged []Version
+			for q := (VersionQuery{Object: pod("a"), To: v.Time, Limit: 2}); ; {
+				page, err := w.r.Versions(t.Context(), q)
+				w.must(err)
+				paged = append(paged, page.Items...)
+				if q.Continue = page.Continue; q.Continue == "" {
+					break
+				}
+			}
+			if !slices.Equal(paged, until.Items) {
+				t.Errorf("until %v in pages: got %+v, want %+v", v.Time, paged, until.Items)
+			}
+			for _, of := range all.Items { // pages of longer periods end with them
+				page, err := w.r.Versions(t.Context(), VersionQuery{Object: pod("a"), To: v.Time, Limit: 100, Continue: token(of.Sequence)})
+				if later := slices.ContainsFunc(page.Items, func(v Version) bool { return !slices.Contains(until.Items, v) }); later || !slices.Contains(until.Items, of) && !errors.Is(err, ErrContinue) {
+					t.Errorf("until %v behind %d: got %+v %v", v.Time, of.Sequence, page.Items, err)
+				}
+			}
 		}
 	})
 }
@@ -521,6 +540,71 @@ func TestPeriodOfTheFuture(t *testing.T) {
 		f.From = f.To
 		if c, err = w.r.Changes(t.Context(), f, false); err != nil || !c.Complete {
 			t.Errorf("of now: %+v %v", c.Span, err)
+		}
+	})
+}
+
+// leaves has the reader go away when headlines have been read for the n-th time.
+type leaves struct {
+	passing
+	after int
+	leave func()
+	more  int // times that it went on
+}
+
+func (s *leaves) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	return s.passing.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		if s.after--; s.after == 0 {
+			s.leave()
+		}
+		err := f(blocks)
+		if s.after <= 0 && err == nil {
+			s.more++
+		}
+		return err
+	})
+}
+
+// The log is not read on for a reader that has gone away, whatever it asked for.
+func TestReaderGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.updates(5, time.Minute)
+		at := w.now()
+		w.updates(5, time.Minute)
+		_, err := w.r.WorthAt(pods, "", at) // what is read once is
+		w.must(err)
+		for name, ask := range map[string]func(ctx context.Context) error{
+			"a list": func(ctx context.Context) error {
+				_, err := w.r.ListAt(ctx, Objects{Resource: pods}, at, "", 10)
+				return err
+			},
+			"an object that is not there": func(ctx context.Context) error { _, err := w.r.At(ctx, pod("none"), at); return err },
+			"versions": func(ctx context.Context) error {
+				_, err := w.r.Versions(ctx, VersionQuery{Object: pod("a"), To: at, Limit: 10})
+				return err
+			},
+			"changes": func(ctx context.Context) error { _, err := w.r.Changes(ctx, Filter{From: at}, false); return err },
+		} {
+			left := 0
+			for n := 1; ; n++ {
+				ctx, leave := context.WithCancel(t.Context())
+				s := &leaves{passing: passing{w.st}, after: n, leave: leave}
+				w.r.store = s
+				err := ask(ctx)
+				leave()
+				if s.after > 0 {
+					w.must(err)
+					break
+				}
+				if left++; !errors.Is(err, context.Canceled) || s.more > 0 {
+					t.Errorf("%s, block %d: %d were read on, error %v", name, n, s.more, err)
+				}
+			}
+			if left == 0 {
+				t.Errorf("%s reads no headlines", name)
+			}
 		}
 	})
 }

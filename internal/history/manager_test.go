@@ -80,7 +80,7 @@ func TestChangesOfHostileObjects(t *testing.T) {
 			t.Errorf("%+v", c.Items)
 		}
 		var all []*net
-		w.must(w.r.rows(1, w.st.LogStats().Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
+		w.must(w.r.rows(t.Context(), 1, w.st.LogStats().Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 			all = append(all, &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), Count: 1}, first: row.Sequence, last: row.Sequence})
 			return nil
 		}))

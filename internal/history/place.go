@@ -57,7 +57,7 @@ func (r *Reader) whole(ctx context.Context, all Objects, at string) (string, err
 	keep := func(row *headline.Row) bool {
 		return same(row.Resource, all.Resource) && len(ledger.Key(row.Namespace, row.Name)) > maxPlace
 	}
-	err := r.rows(r.store.LogStats().First, newest, false, all.Resource.Resource, keep, func(row *headline.Row) error {
+	err := r.rows(ctx, r.store.LogStats().First, newest, false, all.Resource.Resource, keep, func(row *headline.Row) error {
 		if key := ledger.Key(row.Namespace, row.Name); Place(key) == at {
 			found = key
 			return errEnough

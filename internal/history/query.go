@@ -263,7 +263,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		p.Scanned++
 		return selects.matches(row) && !(q.NoNoise && selects.noise)
 	}
-	err = r.scan(func() error { return stop(ctx) }, low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
+	err = r.rows(ctx, low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
 		if len(p.Items) == q.Limit || compared == maxCompared || size > pageBytes || last != 0 && time.Since(began) > slice {
 			p.Continue = token(last)
 			return errEnough
@@ -497,7 +497,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		c.Scanned++
 		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) && f.selectsTexts(row)
 	}
-	err = r.scan(func() error { return stop(ctx) }, low, newest, false, f.text(), keep, func(row *headline.Row) error {
+	err = r.rows(ctx, low, newest, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
 		if !during.has(row.Sequence, row.Time()) {
 			if o != nil && o.after == 0 {
@@ -636,10 +636,10 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 			unknown[key(n.object())] = n
 		}
 	}
-	if err := r.eachMoved(unknown, from, to, find); err != nil {
+	if err := r.eachMoved(ctx, unknown, from, to, find); err != nil {
 		return nil, false, err
 	}
-	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
+	lived, err := r.lastBefore(ctx, from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
 	if err != nil && !damaged {
 		return nil, false, err
@@ -684,14 +684,14 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to past, owners boo
 
 // eachMoved calls f with what is recorded around two pasts of those of the objects that left a selection or entered one with the labels of
 // their namespace.
-func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net, aroundFrom, aroundTo *around) error) error {
+func (r *Reader) eachMoved(ctx context.Context, objects map[Object]*net, from, to past, f func(n *net, aroundFrom, aroundTo *around) error) error {
 	if len(objects) == 0 {
 		return nil
 	}
 	first := r.store.LogStats().First
 	among := func(row *headline.Row) bool { return objects[objectOf(row)] != nil }
 	resources := map[event.Resource]bool{}
-	err := r.rows(first, newest, false, "", func(row *headline.Row) bool {
+	err := r.rows(ctx, first, newest, false, "", func(row *headline.Row) bool {
 		return row.Flags&headline.State == 0 && row.Flags&moves != 0 && among(row)
 	}, func(row *headline.Row) error {
 		resources[objectOf(row).Resource] = true
@@ -699,8 +699,8 @@ func (r *Reader) eachMoved(objects map[Object]*net, from, to past, f func(n *net
 	})
 	for resource := range resources {
 		of := func(row *headline.Row) bool { return same(row.Resource, resource) && among(row) }
-		before, beforeErr := r.around(from, first, "", of)
-		during, duringErr := r.around(to, first, "", of)
+		before, beforeErr := r.around(ctx, from, first, "", of)
+		during, duringErr := r.around(ctx, to, first, "", of)
 		err = cmp.Or(err, beforeErr, duringErr)
 		for p, a := range before {
 			if b := during[p]; b != nil && err == nil && a.moved {

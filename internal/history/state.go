@@ -38,6 +38,8 @@ type State struct {
 	form         uint64 // the record that the object was made for, 0: there is none
 	blind        bool   // history was lost before the record that follows
 	left         bool   // the watches had left its part of the ledger by the time
+
+	body compact.Body // the object as it is recorded
 }
 
 // unlogged is the sequence of a recorded state that is in no record of the log.
@@ -161,7 +163,7 @@ func (r *Reader) stateAt(ctx context.Context, o Object, t time.Time) (State, err
 			return r.judge(&o, before, s, err)
 		}
 	}
-	a, err := r.after(before, &o)
+	a, err := r.after(ctx, before, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
@@ -207,7 +209,7 @@ func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
 		return nil, nil //nolint:nilnil // as it states
 	}
 	found := false
-	err = r.rows(sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
+	err = r.rows(context.Background(), sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
 		found = true
 		return nil
 	})
@@ -226,7 +228,7 @@ func (r *Reader) at(ctx context.Context, o *Object, before past, after around, e
 	s, err := r.resolve(ctx, o, before, after.next, entries)
 	if err == nil && (r.several(o) || s.As == UnknownBefore) {
 		var all map[place]*around
-		all, err = r.around(before, r.store.LogStats().First, o.Name, o.is)
+		all, err = r.around(ctx, before, r.store.LogStats().First, o.Name, o.is)
 		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
 			s, err = r.lasting(o, s, a, entries)
 		}
@@ -235,7 +237,7 @@ func (r *Reader) at(ctx context.Context, o *Object, before past, after around, e
 		s.As, err = Gap, nil
 	}
 	if err == nil && s.As == Exact && !s.Exists {
-		s, err = r.absent(o, before, s)
+		s, err = r.absent(ctx, o, before, s)
 	}
 	return r.judge(o, before, s, err)
 }
@@ -296,17 +298,17 @@ type around struct {
 
 // around finds the states of objects around the end of a past, in the records from a sequence
 // on.
-func (r *Reader) around(before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
+func (r *Reader) around(ctx context.Context, before past, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
 	all := map[place]*around{}
-	return all, r.aroundInto(all, before, from, text, of)
+	return all, r.aroundInto(ctx, all, before, from, text, of)
 }
 
 // aroundInto is around with a map, from which of may delete objects that it rejects from then on.
-func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
+func (r *Reader) aroundInto(ctx context.Context, all map[place]*around, before past, from uint64, text string, of func(*headline.Row) bool) error {
 	keep := func(row *headline.Row) bool {
 		return (row.Flags&(headline.State|moves) != 0 || row.Type == event.Gap && row.Name != "") && of(row)
 	}
-	return r.rows(from, newest, false, text, keep, func(row *headline.Row) error {
+	return r.rows(ctx, from, newest, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
@@ -338,12 +340,12 @@ func (r *Reader) aroundInto(all map[place]*around, before past, from uint64, tex
 const moves = headline.Left | headline.Entered
 
 // after returns what is recorded of an object after a past. What it has of before may lack the most.
-func (r *Reader) after(before past, o *Object) (around, error) {
+func (r *Reader) after(ctx context.Context, before past, o *Object) (around, error) {
 	begin, err := r.begin(before.t)
 	if err != nil {
 		return around{}, err
 	}
-	all, err := r.around(before, begin, o.Name, o.is)
+	all, err := r.around(ctx, before, begin, o.Name, o.is)
 	if a := all[place{o.Namespace, o.Name}]; a != nil {
 		return *a, err
 	}
@@ -483,7 +485,7 @@ func (s *State) of(rec *stored) {
 func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) State {
 	s := State{
 		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
-		before: rec.sequence, form: rec.sequence, Object: r.show(of, body),
+		before: rec.sequence, form: rec.sequence, Object: r.show(of, body), body: body,
 	}
 	if s.of(rec); s.Object == nil {
 		s.As = Gap
@@ -566,7 +568,7 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 	case l.prev >= first:
 		s.As = Gap
 	case !t.Before(at) && len(l.old.Data) > 0:
-		s.Object = r.show(l.of, l.old)
+		s.Object, s.body = r.show(l.of, l.old), l.old
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
@@ -579,8 +581,8 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 
 // absent judges that there was no object at the end of a past: what lived and ended without a
 // history left no trace.
-func (r *Reader) absent(o *Object, before past, s State) (State, error) {
-	lived, err := r.lastBefore(before, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
+func (r *Reader) absent(ctx context.Context, o *Object, before past, s State) (State, error) {
+	lived, err := r.lastBefore(ctx, before, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
 	if errors.Is(err, store.ErrUnreadable) {
 		s.As = Gap
 		return s, nil
@@ -621,13 +623,13 @@ type ending struct {
 func (e ending) lives() bool { return e.moved || e.sequence != 0 && !e.deleted }
 
 // lastBefore returns the last states of objects in a past. It ends when it has n of them.
-func (r *Reader) lastBefore(before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
+func (r *Reader) lastBefore(ctx context.Context, before past, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
 	found := map[Object]ending{}
 	if n == 0 {
 		return found, nil
 	}
 	keep := func(row *headline.Row) bool { return row.Flags&(headline.State|moves) != 0 && of(row) }
-	err := r.rows(r.store.LogStats().First, newest, true, text, keep, func(row *headline.Row) error {
+	err := r.rows(ctx, r.store.LogStats().First, newest, true, text, keep, func(row *headline.Row) error {
 		o, state := objectOf(row), row.Flags&headline.State != 0
 		e := found[o]
 		switch {
@@ -784,7 +786,7 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 	// of the whole log, as states in the ledger expire that no watch reads.
 	var key []byte
 	recorded := map[place]*around{}
-	err = r.aroundInto(recorded, before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
+	err = r.aroundInto(ctx, recorded, before, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
 		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace || all.Named != nil && !all.Named(row.Namespace, row.Name) {
 			return false
 		}
@@ -828,12 +830,8 @@ func (r *Reader) eachAt(ctx context.Context, all Objects, before past, after str
 			next, bound = keys[i-1].key, ""
 			break
 		}
-		rules := unselected
-		if c.selected {
-			rules = nil
-		}
 		ns, name, _ := strings.Cut(c.key, "/")
-		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, left, recorded[place{ns, name}], rules)
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, before, left, recorded[place{ns, name}], unselected, c.selected)
 		damaged = damaged || unread
 		if err != nil {
 			return as, "", false, err
@@ -884,9 +882,9 @@ func first(recorded map[place]*around, n int) string {
 }
 
 // listed is the state at the end of a past of an object in a list, and what is recorded of it around
-// that, nil if nothing is. unselected is that of the end of the past, nil if the object may have been selected. unread: there may
+// that, nil if nothing is. unselected is that of the end of the past, selected that of a candidate. unread: there may
 // be more of it that cannot be read.
-func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavings, a *around, unselected func(*compact.Object) bool) (s State, unread bool, err error) {
+func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavings, a *around, unselected func(*compact.Object) bool, selected bool) (s State, unread bool, err error) {
 	entries, err := r.entries(o, left)
 	if err != nil {
 		return s, false, err
@@ -896,7 +894,7 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	}
 	if len(entries) == 0 && a.next == 0 { // deleted since, or expired
 		var behind around
-		behind, err = r.after(before, o)
+		behind, err = r.after(ctx, before, o)
 		a.next = behind.next
 		unread = errors.Is(err, store.ErrUnreadable)
 		if ledger.IgnoreUnreadable(err) != nil {
@@ -910,14 +908,37 @@ func (r *Reader) listed(ctx context.Context, o *Object, before past, left leavin
 	if s.As == Exact && !s.Exists && (a.lived || a.after != 0) {
 		s.As = UnknownBefore // its end is not recorded
 	}
-	if err == nil && s.As == UnknownBefore && unselected != nil && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
+	if err == nil && s.As == UnknownBefore && unselected != nil && !selected && a.next == 0 && !a.moved && (len(entries) > 0 || a.left) {
 		var out bool
 		if out, err = r.outside(a, entries, unselected); out {
 			s.As, s.before = Exact, max(a.last, a.gap)
 		}
 	}
 	s, err = r.judge(o, before, s, err)
+	if err == nil && s.As == Exact && s.Exists && unselected != nil {
+		s.Exists = !unselected(r.recorded(&s, entries))
+	}
 	return s, unread, err
+}
+
+// recorded is the object of an exact state as it is recorded, with what is hidden of it now.
+func (r *Reader) recorded(s *State, entries []entry) *compact.Object {
+	for _, e := range entries {
+		if e.object != nil && e.object.Sequence() == s.form {
+			return e.object
+		}
+	}
+	o, _ := r.unshown(s.body) // it could be shown
+	return o
+}
+
+// unshown is the object of a recorded body.
+func (r *Reader) unshown(body compact.Body) (*compact.Object, error) {
+	raw, err := r.inflater.Dictionaries.Inflate(nil, body)
+	if err != nil {
+		return nil, err
+	}
+	return r.inflater.Dictionaries.Object(raw, compact.Body{})
 }
 
 // outside reports whether no watch selected an object of which no state is recorded after a time, by what is recorded around that and
@@ -943,7 +964,7 @@ func (r *Reader) outside(a *around, entries []entry, unselected func(*compact.Ob
 	if rec == nil || err != nil {
 		return false, err
 	}
-	last, err := r.inflater.Dictionaries.Object(r.show(rec.Record, rec.Object), compact.Body{})
+	last, err := r.unshown(rec.Object)
 	return err == nil && unselected(last), nil // one that cannot be read may have been selected
 }
 
@@ -1079,7 +1100,7 @@ func (r *Reader) preceding(ctx context.Context, o *Object, v *Version) (State, e
 // false. Those after a time may be left out; zero: none are. Those from the sequence below on
 // are; 0: none. One that cannot be read has no object. The error is store.ErrUnreadable if there may be others.
 func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint64, take func(*stored) (more bool, err error)) error {
-	begin, high, err := r.beginning(o, to, below)
+	begin, high, err := r.beginning(ctx, o, to, below)
 	if err != nil {
 		return err
 	}
@@ -1106,7 +1127,7 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 		return nil
 	}
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
-	err = r.rows(stats.First, high, true, o.Name, keep, func(row *headline.Row) error {
+	err = r.rows(ctx, stats.First, high, true, o.Name, keep, func(row *headline.Row) error {
 		rec, err := r.read(row.Sequence)
 		if err != nil {
 			return err
@@ -1132,15 +1153,29 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, below uint
 
 // beginning returns the record that a walk of newest begins with, 0 if it is not known, and the
 // highest sequence that it may have.
-func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
-	high = newest
+func (r *Reader) beginning(ctx context.Context, o *Object, to time.Time, below uint64) (begin, high uint64, err error) {
+	next := uint64(0) // the first record after the period
+	if !to.IsZero() {
+		before, err := r.until(to)
+		if err != nil {
+			return 0, 0, err
+		}
+		after, err := r.after(ctx, before, o)
+		if err = ledger.IgnoreUnreadable(err); err != nil {
+			return 0, 0, err
+		}
+		next = after.next
+	}
 	if below != 0 {
+		if next != 0 && below >= next { // of another period
+			return 0, 0, ErrContinue
+		}
 		rec, err := r.read(below)
 		switch {
 		case err != nil:
 			return 0, 0, err
 		case rec == nil:
-			return 0, min(high, below-1), nil
+			return 0, below - 1, nil
 		case !same(rec.Event.Resource, o.Resource) || rec.Event.Namespace != o.Namespace || rec.Event.Name != o.Name:
 			return 0, 0, ErrContinue
 		case r.several(o): // each has a chain
@@ -1155,22 +1190,14 @@ func (r *Reader) beginning(o *Object, to time.Time, below uint64) (begin, high u
 	if len(entries) == 1 && entries[0].object != nil && !r.several(o) {
 		begin = entries[0].object.Sequence()
 	}
-	if to.IsZero() {
-		return begin, high, nil
+	if next == 0 {
+		return begin, newest, nil
 	}
-	before, err := r.until(to)
-	if err != nil {
-		return 0, 0, err
-	}
-	after, err := r.after(before, o)
-	if err = ledger.IgnoreUnreadable(err); after.next == 0 || err != nil {
-		return begin, high, err
-	}
-	rec, err := r.read(after.next)
+	rec, err := r.read(next)
 	if rec == nil || begin == 0 {
-		return 0, after.next - 1, err
+		return 0, next - 1, err
 	}
-	return rec.Prev, after.next - 1, err
+	return rec.Prev, next - 1, err
 }
 
 // unreadable is the summary of a change whose record is damaged.

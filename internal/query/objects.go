@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -115,6 +116,26 @@ func (r *Reader) Recorded() ([]Recorded, error) {
 		}
 	}
 	return list, nil
+}
+
+// Selectable returns an error if watches that read a resource do not record what its objects are selected by: labels, and other values.
+func Selectable(gr schema.GroupResource, reading []RecordedBy, byLabel labels.Selector, values ...rawjson.Path) error {
+	rules, _ := byLabel.Requirements()
+	for _, rule := range rules {
+		path, err := rawjson.ParsePath("metadata.labels[" + strconv.Quote(rule.Key()) + "]")
+		if err != nil {
+			return fmt.Errorf("labelSelector: %w", err)
+		}
+		values = append(values, path)
+	}
+	for _, by := range reading {
+		for _, path := range values {
+			if by.Hides(path) {
+				return fmt.Errorf("watch %s does not record %s of the %s: they cannot be selected by it", by.Watch, path, gr)
+			}
+		}
+	}
+	return nil
 }
 
 // named is the resource of a source with its names, if it is still served.

@@ -92,6 +92,7 @@ type Backtest struct {
 	Truncated bool        `json:"truncated,omitempty"` // a limit was reached: what is later was not looked at
 	Gaps      int         `json:"gaps"`                // of the period: changes may be missing
 	Damaged   int         `json:"damaged,omitempty"`   // records that cannot be read
+	Overtaken bool        `json:"overtaken,omitempty"` // retention deleted records of the period before they were looked at
 	Routes    []RouteTest `json:"routes"`
 	Sinks     []SinkTest  `json:"sinks"`
 }
@@ -174,6 +175,7 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 		if err != nil {
 			return nil, err
 		}
+		t.Overtaken = t.Overtaken || r.log.LogStats().First > after+1 && (len(items) == 0 || items[0].Sequence > after+1)
 		if len(items) == 0 {
 			break
 		}

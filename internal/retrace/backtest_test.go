@@ -482,3 +482,45 @@ func TestBacktestPerHour(t *testing.T) {
 		}
 	})
 }
+
+// trimmed is a log whose begin retention deletes once some of it has been read.
+type trimmed struct {
+	Log
+	reads int
+	first uint64 // of what stays
+}
+
+func (l *trimmed) ReadLog(after uint64, most int) ([]store.Item, error) {
+	if l.reads++; l.reads > 1 {
+		after = max(after, l.first-1)
+	}
+	return l.Log.ReadLog(after, min(most, 2))
+}
+
+func (l *trimmed) LogStats() store.LogStats {
+	s := l.Log.LogStats()
+	if l.reads > 1 {
+		s.First = l.first
+	}
+	return s
+}
+
+// TestBacktestBesideRetention: what retention deletes before a backtest has come to it is not left out silently.
+func TestBacktestBesideRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		for i := range 6 {
+			w.change(fmt.Sprint("a", i), "red")
+		}
+		st, first, last := w.state, w.st.LogStats().First, w.st.LogStats().Last
+		for keeps, want := range map[uint64]bool{first: false, first + 2: false, first + 4: true, last + 1: true} {
+			w.r.log = &trimmed{Log: w.st, first: keeps}
+			watches := NewWatches(st.Watches, func(*plan.Watch, schema.GroupResource, string) bool { return true }, nil)
+			b, err := w.r.Rehearse(t.Context(), st, st, watches, watches, time.Time{}, w.now(), func(int) {})
+			w.must(err)
+			if b.Overtaken != want {
+				t.Errorf("the log begins at %d in place of %d, up to %d: %+v", keeps, first, last, b)
+			}
+		}
+	})
+}

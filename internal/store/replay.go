@@ -100,29 +100,35 @@ func (s *Store) SequenceAt(t time.Time) uint64 {
 	return s.log.low
 }
 
-// enqueueSelected enqueues those of the records from and to included that are selected.
+// ErrOvertaken means that retention deleted records before a replay had come to them. All others are queued.
+var ErrOvertaken = errors.New("retention deleted records that were to be replayed while the replay waited for room: the others are queued")
+
+// enqueueSelected enqueues those of the records from and to included that are selected. The error is ErrOvertaken if some are gone.
 // It calls wait before each chunk, and keeps no part of the log meanwhile: the wait may be
 // for the room that the log takes. With joined the sink must have joined, and that is locked for
 // each commit; a fill has it locked already.
 func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error, joined sync.Locker) (int, error) {
 	total := 0
-	deleted := false
+	var overtaken error
 	for after := from - 1; after < to; {
 		if err := wait(); err != nil {
 			return total, err
 		}
-		if first := s.LogStats().First; first > after+1 && after >= from && !deleted {
-			deleted = true
+		if first := s.LogStats().First; first > after+1 && after >= from && overtaken == nil {
+			overtaken = ErrOvertaken
 			s.opts.Logger.Warn("records were deleted while a replay waited for room", "sink", q.name, "after", after, "before", first)
 		}
 		n, last, err := s.enqueueNext(q, after, to, selected, joined)
 		total += n
-		if err != nil || last == 0 {
+		if err != nil {
 			return total, err
+		}
+		if last == 0 {
+			break
 		}
 		after = last
 	}
-	return total, nil
+	return total, overtaken
 }
 
 // enqueueNext enqueues a chunk of the records after one sequence, up to another, and

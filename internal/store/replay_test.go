@@ -124,3 +124,30 @@ func TestRetentionBesideAReplay(t *testing.T) {
 		t.Errorf("%d of 10 events are replayed: %+v", len(items), q.Stats())
 	}
 }
+
+// TestReplayOvertakenByRetention replays a log of which retention deletes what is next: it queues the rest, and says so.
+func TestReplayOvertakenByRetention(t *testing.T) {
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 20, 1000)
+	chunks := 0
+	wait := func() error {
+		if chunks++; chunks != 2 {
+			return nil
+		}
+		if items := read(t, q, 0, 100); len(items) > 0 {
+			if err := q.Ack(items[len(items)-1].Position); err != nil {
+				return err
+			}
+		}
+		_, err := s.retain(testEpoch.Add(40*time.Minute), Limits{RetentionMaxAge: 30 * time.Minute * historyLag / (historyLag + 1)}, 0)
+		return err
+	}
+	inline := func(*Item) (Selected, bool, error) {
+		return Selected{Payload: make([]byte, s.BatchBytes()/2)}, true, nil
+	}
+	n, err := s.enqueueSelected(q, 1, 20, inline, wait, &s.sinks.ensuring)
+	if first := s.LogStats().First; first <= 3 || !errors.Is(err, ErrOvertaken) || n != 2+int(21-first) {
+		t.Errorf("the log begins at %d, and %d records are queued: %v", first, n, err)
+	}
+}

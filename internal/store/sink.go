@@ -217,7 +217,7 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 	}
 	to := s.LogStats().Last
 	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, ctx.Err, nil)
-	if err == nil {
+	if err = ignore(err, ErrOvertaken); err == nil { // what is filled is what the log has
 		q.filled = to
 	}
 	return n, err

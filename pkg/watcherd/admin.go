@@ -8,9 +8,11 @@ import (
 	"io/fs"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
@@ -207,6 +209,25 @@ func (p *parts) Recorded(name string) (resource event.Resource, namespaced bool,
 		resource, namespaced, _ = v.About()
 	}
 	return resource, namespaced, refuse(failure)
+}
+
+// Selectable implements admin.Objects.
+func (p *parts) Selectable(resource event.Resource, namespace string, byLabel labels.Selector) error {
+	all, err := p.reader.Recorded()
+	if err != nil {
+		return refuse(err)
+	}
+	gr := schema.GroupResource{Group: resource.Group, Resource: resource.Resource}
+	for _, one := range all {
+		if one.GVR.GroupResource() != gr {
+			continue
+		}
+		reading := slices.DeleteFunc(one.Watches, func(by query.RecordedBy) bool { return namespace != "" && !by.Reads(namespace) })
+		if err := query.Selectable(gr, reading, byLabel); err != nil {
+			return admin.Refuse(http.StatusBadRequest, err)
+		}
+	}
+	return nil
 }
 
 // view adds the printer columns, which the API server knows.

@@ -153,6 +153,9 @@ func (a *archive) Recorded(name string) (resource event.Resource, namespaced boo
 	return k.Resource, k.Namespaced, err
 }
 
+// Selectable implements admin.Objects. No watch is known here, nor what it did not record.
+func (a *archive) Selectable(event.Resource, string, labels.Selector) error { return nil }
+
 // named returns the resource of a name. Of several it is the one that a cluster takes a name without a group for: that of the
 // core group, else of another group of Kubernetes.
 func named(all []history.Known, name string) (history.Known, error) {

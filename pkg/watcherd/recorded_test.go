@@ -41,7 +41,7 @@ func TestRecordedResources(t *testing.T) {
 	api.Put(podPath, "ns", "web", nil)
 	api.Put(nodePath, "", "worker", nil)
 	api.Put(knativePath, "ns", "hello", nil)
-	p := newProcess(t, api, newReceiver(t), "resources: [pods, nodes, services.serving.knative.dev]")
+	p := newProcess(t, api, newReceiver(t), "resources: [pods, nodes, services.serving.knative.dev], redact: [metadata.labels.hidden]")
 	check := func(all map[string]string) {
 		t.Helper()
 		for path, want := range all {
@@ -80,6 +80,8 @@ func TestRecordedResources(t *testing.T) {
 		"objects/nodes/-/worker?version=" + found[1]:      `"exists":true`,
 		"objects/nodes/-/worker/diff?version=" + found[1]: `+  name: worker`,
 		"objects/pods/ns/web?at=0s":                       `"exists":true`,
+		"objects/pods?at=0s&labelSelector=team!=x":        `"name":"web"`,
+		"objects/pods?at=0s&labelSelector=hidden=x":       "does not record metadata.labels.hidden of the pods",
 		"history?resource=nodes&namespace=ns":             `"name":"worker"`,
 	})
 	ends()
