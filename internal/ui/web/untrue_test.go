@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
@@ -1266,5 +1268,54 @@ func TestTimeZone(t *testing.T) {
 	p.sees(".row", "later")
 	if after := p.text(".row:last-child time"); after == before {
 		t.Errorf("below a row of %s, one of before is of %s still", p.text(".row time"), after)
+	}
+}
+
+// TestAnotherDaemon: another daemon at the address, as a port is forwarded to another cluster or a store was begun again after
+// a clock that was ahead, has its own rows in the feed, from the first on, and none of the one before.
+func TestAnotherDaemon(t *testing.T) {
+	for _, c := range []struct {
+		one, two string
+		ahead    bool // sequences of the daemon that was there first
+	}{{"one", "two", false}, {"same", "same", true}} {
+		nsOne, nsTwo := namespace(t), namespace(t)
+		config := func(cluster, ns string) string { return "cluster: {name: " + cluster + "}\n" + configMaps(ns) }
+		var one, two *daemon
+		if c.ahead {
+			two = start(t, config(c.two, nsTwo))
+		}
+		one = start(t, config(c.one, nsOne))
+		if !c.ahead {
+			two = start(t, config(c.two, nsTwo))
+		}
+		target, err := url.Parse(two.base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1}
+		there, leave := context.WithCancel(t.Context())
+		defer leave()
+		front := behind(t, one, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+			if there.Err() != nil {
+				second.ServeHTTP(w, r)
+				return
+			}
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(there, cancel)()
+			pass.ServeHTTP(w, r.WithContext(ctx))
+		})
+		configMap(t, http.MethodPost, nsOne, "of-one", nil)
+		p := open(t, front, "")
+		p.sees(".dot.live", "live")
+		p.sees(".rows", "of-one")
+		p.allow("net::ERR_|Failed to load|502")
+		leave()
+		p.sees(".cluster", c.two)
+		configMap(t, http.MethodPost, nsTwo, "of-two", nil)
+		p.sees(".rows", "of-two")
+		if text := p.text(".rows"); strings.Contains(text, "of-one") {
+			t.Errorf("ahead %t: the feed has changes of the daemon before: %s", c.ahead, text)
+		}
 	}
 }
