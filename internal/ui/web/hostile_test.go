@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -187,5 +188,30 @@ func TestLongList(t *testing.T) {
 	p.sees(".counts", "^2,300 changes$")
 	if rows := eval[int](p, `document.querySelectorAll(".row").length`); rows > 200 {
 		t.Errorf("%d rows are elements", rows)
+	}
+}
+
+// TestMarks: marks that no letter has so many of do not cover the lines around, in no view, and a difference marks whole letters.
+func TestMarks(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"unchanged": "a", "word": "e\u0302\u0301"})
+	configMap(t, http.MethodPatch, ns, "app", object{"word": "e\u0302\u0300", "tower": "a" + strings.Repeat("\u0301", 200)})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".fields", "tower")
+	p.sees(".diff", "tower")
+	const highest = `Math.max(...(document.querySelector(%s).innerText.match(/\p{M}+/gu) ?? [""]).map((m) => m.length))`
+	for _, view := range []string{".fields", ".diff", ".versions"} {
+		if n := eval[int](p, highest, view); n > 4 {
+			t.Errorf("%s has a letter with %d marks", view, n)
+		}
+	}
+	if marks := eval[[]string](p, `[...document.querySelectorAll(".diff mark")].map((e) => e.textContent)`); !slices.Equal(marks, []string{"e\u0302\u0301", "e\u0302\u0300"}) {
+		t.Errorf("marked are %q", marks)
+	}
+	p.press(".tabs", "YAML")
+	p.sees("pre", "tower")
+	if n := eval[int](p, highest, "pre"); n > 4 {
+		t.Errorf("the state has a letter with %d marks", n)
 	}
 }
