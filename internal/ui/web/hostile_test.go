@@ -215,3 +215,18 @@ func TestMarks(t *testing.T) {
 		t.Errorf("the state has a letter with %d marks", n)
 	}
 }
+
+// TestLabels: what screen readers read in place of what is shown has nothing that is not visible.
+func TestLabels(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [roles.rbac.authorization.k8s.io], namespaces: {include: ["+ns+"]}}]\n")
+	shared.api.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+ns+"/roles", object{"metadata": object{"name": "a\u202eb\u200bc"}})
+	p := open(t, d, "#/between?namespace="+ns)
+	until(t, "the role is listed", func() bool {
+		p.press(".filter", "ask again")
+		return strings.Contains(p.text(".net"), "Role")
+	})
+	if got, want := eval[string](p, `document.querySelector(".net .fold").getAttribute("aria-label")`), `Difference of a\u202eb\u200bc`; got != want {
+		t.Errorf("the label is %q, want %q", got, want)
+	}
+}

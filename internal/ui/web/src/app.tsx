@@ -118,9 +118,9 @@ function App() {
 // Every text that is shown becomes a node by itself: most have something that others chose.
 const made = options.vnode;
 options.vnode = (node) => {
-  const text = node as { props: unknown }, named = node.props as { title?: unknown };
+  const text = node as { props: unknown }, named = node.props as Record<string, unknown>;
   if (typeof text.props === "string") text.props = visible(text.props);
-  else if (typeof named.title === "string") named.title = visible(named.title);
+  else for (const name of ["title", "aria-label"]) if (typeof named[name] === "string") named[name] = visible(named[name]);
   made?.(node);
 };
 
