@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // TestAddresses: whatever an address has, the page shows something and runs nothing.
@@ -229,4 +230,21 @@ func TestLabels(t *testing.T) {
 	if got, want := eval[string](p, `document.querySelector(".net .fold").getAttribute("aria-label")`), `Difference of a\u202eb\u200bc`; got != want {
 		t.Errorf("the label is %q, want %q", got, want)
 	}
+}
+
+// TestFocusInALiveList: a row that has the focus keeps it while others move it out of view.
+func TestFocusInALiveList(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "chosen", nil)
+	p := open(t, d, "")
+	p.sees(".rows", "chosen")
+	p.walk(ns+"/chosen", "")
+	for i := range 60 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
+	}
+	p.sees(".rows", "later-59")
+	p.focused(ns + "/chosen")
+	p.keys(kb.Enter)
+	p.sees("h1", "chosen")
 }
