@@ -1319,3 +1319,13 @@ func TestAnotherDaemon(t *testing.T) {
 		}
 	}
 }
+
+// TestBeforeItsFirst: an address that names a change from before an object was created says nothing of what is lost.
+func TestBeforeItsFirst(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?v=1")
+	p.sees(".versions", "it did not exist before")
+	p.sees(".pane .notice.gap", "it did not exist: this is its first version")
+}

@@ -131,7 +131,7 @@ export function ObjectView({ status }: { status?: Status }) {
           {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: within })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (old?.time && young?.time ? <>from <Time at={old.time} /> to <Time at={young.time} /></> : <Time at={version.time} />)}</span></div>
-        {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
+        {found < 0 && !rest && <p class="notice gap">{versions.value!.before === "exact" ? "At the change that the address names, it did not exist: this is its first version." : "The change that the address names is not recorded any more: this is the oldest one that is."}</p>}
         {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} newer={young!} older={old} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
