@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -1328,4 +1329,37 @@ func TestBeforeItsFirst(t *testing.T) {
 	p := open(t, d, "#/object/configmaps/"+ns+"/app?v=1")
 	p.sees(".versions", "it did not exist before")
 	p.sees(".pane .notice.gap", "it did not exist: this is its first version")
+}
+
+// TestOpenGroup: a group of dead letters that is open stays so when its oldest is gone.
+func TestOpenGroup(t *testing.T) {
+	ns := namespace(t)
+	var n atomic.Int64
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, fmt.Sprintf("request %d is refused", 1000+n.Add(1)), http.StatusUnprocessableEntity)
+	}))
+	t.Cleanup(hook.Close)
+	d := start(t, hooked(ns, hook.URL, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
+	p := open(t, d, "#/delivery/hook")
+	p.sees(".group", "2 .*422")
+	p.press(".group", "2")
+	p.sees(".letter", "one")
+	resp, err := http.Get(d.base + "/api/v1/deadletters/hook?limit=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var oldest struct{ Items []struct{ Position int } }
+	if err := json.NewDecoder(resp.Body).Decode(&oldest); err != nil || len(oldest.Items) == 0 {
+		t.Fatal(oldest, err)
+	}
+	if err := drop(d, strconv.Itoa(oldest.Items[0].Position-1)); err != nil {
+		t.Fatal(err)
+	}
+	p.sees(".group summary", "1 .*422")
+	if !eval[bool](p, `document.querySelector(".group").open`) {
+		t.Error("the group is closed")
+	}
 }
