@@ -66,7 +66,7 @@ func TestStreamResumes(t *testing.T) {
 }
 
 // TestIDOfAnotherLog: a reader that resumes with an id which the log has not reached, of another daemon or of a store whose
-// clock was ahead, is told so and gets what the log has. It would have nothing until the log passes that.
+// clock was ahead, is notified and gets what the log has. It would have nothing until the log passes that.
 func TestIDOfAnotherLog(t *testing.T) {
 	f := newFixture(t).serve()
 	f.record(change(event.Added, "a", "one"))
