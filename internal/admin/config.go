@@ -105,6 +105,8 @@ type Log interface {
 	// Bounds returns the sequences of the oldest and the newest event. first is
 	// greater than last if there are none.
 	Bounds() (first, last uint64)
+	// Next is a sequence that is above all that the log has given, and not above those that follow.
+	Next() uint64
 	// Read returns events after a sequence, in order, as many as are convenient; none
 	// at the end of the log. Of those that keep refuses nothing but the sequence is
 	// there: keep is given an event without its objects.

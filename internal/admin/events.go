@@ -31,8 +31,8 @@ const (
 
 // Names of the stream's events that are no events of the log.
 const (
-	// StreamTruncated comes where the log no longer has events that were asked for: first, or later if
-	// retention has deleted some before the stream came to them. Its data is {"firstSequence":N}.
+	// StreamTruncated comes where the log no longer has events that were asked for: first, also if the reader resumes with
+	// an id of another log, or later if retention has deleted some before the stream came to them. Its data is {"firstSequence":N}.
 	StreamTruncated = "truncated"
 	// StreamUnreadable stands for a damaged record; its data is {"sequence":N,
 	// "error":"..."}.

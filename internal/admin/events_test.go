@@ -65,6 +65,27 @@ func TestStreamResumes(t *testing.T) {
 	f.expect(got, body, 400, "Last-Event-ID")
 }
 
+// TestIDOfAnotherLog: a reader that resumes with an id which the log has not reached, of another daemon or of a store whose
+// clock was ahead, is notified and gets what the log has. It would have nothing until the log passes that.
+func TestIDOfAnotherLog(t *testing.T) {
+	f := newFixture(t).serve()
+	f.record(change(event.Added, "a", "one"))
+	first, ahead := f.store.LogStats().First, fmt.Sprint(f.store.LogStats().Last+1_000_000)
+	for _, path := range []string{"/api/v1/events?follow=false", "/api/v1/events?follow=false&view=feed"} {
+		s := f.stream(path, "Last-Event-ID", ahead)
+		if got, want := s.next(), fmt.Sprintf("event: truncated\ndata: {\"firstSequence\":%d}", first); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+		if got, want := s.next(), fmt.Sprintf("id: %d\n", first); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+	}
+	// Of the last event, nothing is lost.
+	if got := f.stream("/api/v1/events?follow=false", "Last-Event-ID", fmt.Sprint(first)).next(); got != "" {
+		t.Errorf("got %q after the last event", got)
+	}
+}
+
 // TestSinceATime finds the place in a log by its times, of which some are earlier than those before.
 func TestSinceATime(t *testing.T) {
 	f := newFixture(t).serve()
@@ -397,6 +418,8 @@ func (l busyLog) Bounds() (first, last uint64) {
 	}
 	return first, last
 }
+
+func (l busyLog) Next() uint64 { return l.last() + 1 }
 
 func (l busyLog) Read(after uint64, keep func(*event.Event, []string) bool) (out []Logged, err error) {
 	first, last := l.Bounds()

@@ -192,6 +192,8 @@ func (f *fixture) Bounds() (first, last uint64) {
 	return s.First, s.Last
 }
 
+func (f *fixture) Next() uint64 { return f.store.LogStats().Next }
+
 // Read knows events whose names begin with blue as those of the route blue.
 func (f *fixture) Read(after uint64, keep func(*event.Event, []string) bool) ([]Logged, error) {
 	items, err := f.store.ReadLog(after, 16)

@@ -111,6 +111,9 @@ func (s *Server) place(q *streamQuery, lastID, since string) error {
 		if err != nil {
 			return problemf(http.StatusBadRequest, "Last-Event-ID must be the id of an event, a sequence")
 		}
+		if n >= s.cfg.Log.Next() { // the id is of another log: the reader has nothing of this one, and would wait for as long as it is behind
+			n = 0
+		}
 		q.after, q.fromPast = n, true
 		return nil
 	}

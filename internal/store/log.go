@@ -25,6 +25,7 @@ type logState struct {
 	marks marks          // guarded by mu
 	news  signal
 
+	raised uint64 // guarded by mu; where sequences continued when the store was opened, or they were raised
 	joined uint64 // the goroutine of Run's; headlines below are joined
 
 	damage damageMap
@@ -40,7 +41,7 @@ func (s *Store) loadLog(used uint64) (*logState, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &logState{low: max(c.High, 1), live: c}
+	l := &logState{low: max(c.High, 1), live: c, raised: s.next}
 	if l.marks, err = s.loadMarks(l.low); err != nil {
 		return nil, err
 	}
@@ -100,6 +101,9 @@ type LogStats struct {
 	// First and Last are the bounds of the sequences in the log. Last is 0 when
 	// nothing was ever appended; First is greater than Last when nothing is left.
 	First, Last uint64
+	// Next is above all sequences that this store, or the one that it is a copy of, has given to records: later records
+	// are at or above it.
+	Next uint64
 	// Oldest is the sequence of the oldest record, First if there is none.
 	Oldest uint64
 	// Records and Bytes are what the log holds; Bytes are those of payloads.
@@ -113,7 +117,7 @@ func (s *Store) LogStats() LogStats {
 	l := s.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	stats := LogStats{First: l.low, Last: l.tail, Oldest: l.low, Records: l.live.Count, Bytes: l.live.Bytes, Trimmed: l.live.High > 0}
+	stats := LogStats{First: l.low, Last: l.tail, Next: max(l.raised, l.tail+1), Oldest: l.low, Records: l.live.Count, Bytes: l.live.Bytes, Trimmed: l.live.High > 0}
 	if len(l.marks) > 0 { // the first is of the oldest record
 		stats.Oldest = max(l.low, l.marks[0].sequence)
 	}
@@ -378,6 +382,9 @@ func (s *Store) RaiseSequences() error {
 	defer func() { <-s.appending }()
 	if first, err := s.opts.first(); err == nil {
 		s.next = max(s.next, first)
+		s.log.mu.Lock()
+		s.log.raised = s.next
+		s.log.mu.Unlock()
 	}
 	return nil
 }

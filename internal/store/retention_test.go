@@ -94,7 +94,7 @@ func TestRetention(t *testing.T) {
 			if _, err := s.retain(now, c.limits, c.excess); err != nil {
 				t.Fatal(err)
 			}
-			want := LogStats{First: c.first, Last: 100, Oldest: c.first, Records: int64(101 - c.first), Bytes: 1000 * int64(101-c.first), Trimmed: c.first > 1}
+			want := LogStats{First: c.first, Last: 100, Next: 101, Oldest: c.first, Records: int64(101 - c.first), Bytes: 1000 * int64(101-c.first), Trimmed: c.first > 1}
 			if st := s.LogStats(); st != want {
 				t.Errorf("log %+v, want %+v", st, want)
 			}

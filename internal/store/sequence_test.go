@@ -80,9 +80,9 @@ func TestRaisedSequences(t *testing.T) {
 		if tc.jumps {
 			want = uint64(now.UnixMicro())
 		}
-		sequences := appendN(t, s, 3, "a")
-		if sequences[0] != want {
-			t.Errorf("at %v: sequence %d follows %d, want %d", now, sequences[0], last, want)
+		next, sequences := s.LogStats().Next, appendN(t, s, 3, "a")
+		if sequences[0] != want || next != want {
+			t.Errorf("at %v: sequence %d follows %d, want %d, and next is %d", now, sequences[0], last, want, next)
 		}
 		last = sequences[2]
 	}

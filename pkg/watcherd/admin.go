@@ -256,6 +256,8 @@ func (p *parts) Bounds() (first, last uint64) {
 	return s.First, s.Last
 }
 
+func (p *parts) Next() uint64 { return p.d.store.LogStats().Next }
+
 const (
 	readAhead = 256     // records that are read from the log at once
 	readBytes = 4 << 20 // about what their events take at once, which may be a thousand times their records

@@ -8,12 +8,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // TestAddresses: whatever an address has, the page shows something and runs nothing.
@@ -188,4 +190,61 @@ func TestLongList(t *testing.T) {
 	if rows := eval[int](p, `document.querySelectorAll(".row").length`); rows > 200 {
 		t.Errorf("%d rows are elements", rows)
 	}
+}
+
+// TestMarks: marks that no letter has so many of do not cover the lines around, in no view, and a difference marks whole letters.
+func TestMarks(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", object{"unchanged": "a", "word": "e\u0302\u0301"})
+	configMap(t, http.MethodPatch, ns, "app", object{"word": "e\u0302\u0300", "tower": "a" + strings.Repeat("\u0301", 200)})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".fields", "tower")
+	p.sees(".diff", "tower")
+	const highest = `Math.max(...(document.querySelector(%s).innerText.match(/\p{M}+/gu) ?? [""]).map((m) => m.length))`
+	for _, view := range []string{".fields", ".diff", ".versions"} {
+		if n := eval[int](p, highest, view); n > 4 {
+			t.Errorf("%s has a letter with %d marks", view, n)
+		}
+	}
+	if marks := eval[[]string](p, `[...document.querySelectorAll(".diff mark")].map((e) => e.textContent)`); !slices.Equal(marks, []string{"e\u0302\u0301", "e\u0302\u0300"}) {
+		t.Errorf("marked are %q", marks)
+	}
+	p.press(".tabs", "YAML")
+	p.sees("pre", "tower")
+	if n := eval[int](p, highest, "pre"); n > 4 {
+		t.Errorf("the state has a letter with %d marks", n)
+	}
+}
+
+// TestLabels: what screen readers read in place of what is shown has nothing that is not visible.
+func TestLabels(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: all, resources: [roles.rbac.authorization.k8s.io], namespaces: {include: ["+ns+"]}}]\n")
+	shared.api.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+ns+"/roles", object{"metadata": object{"name": "a\u202eb\u200bc"}})
+	p := open(t, d, "#/between?namespace="+ns)
+	until(t, "the role is listed", func() bool {
+		p.press(".filter", "ask again")
+		return strings.Contains(p.text(".net"), "Role")
+	})
+	if got, want := eval[string](p, `document.querySelector(".net .fold").getAttribute("aria-label")`), `Difference of a\u202eb\u200bc`; got != want {
+		t.Errorf("the label is %q, want %q", got, want)
+	}
+}
+
+// TestFocusInALiveList: a row that has the focus keeps it while others move it out of view.
+func TestFocusInALiveList(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "chosen", nil)
+	p := open(t, d, "")
+	p.sees(".rows", "chosen")
+	p.walk(ns+"/chosen", "")
+	for i := range 60 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("later-%d", i), nil)
+	}
+	p.sees(".rows", "later-59")
+	p.focused(ns + "/chosen")
+	p.keys(kb.Enter)
+	p.sees("h1", "chosen")
 }

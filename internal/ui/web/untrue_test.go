@@ -2,18 +2,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -1266,5 +1269,97 @@ func TestTimeZone(t *testing.T) {
 	p.sees(".row", "later")
 	if after := p.text(".row:last-child time"); after == before {
 		t.Errorf("below a row of %s, one of before is of %s still", p.text(".row time"), after)
+	}
+}
+
+// TestAnotherDaemon: another daemon at the address, as a port is forwarded to another cluster or a store was begun again after
+// a clock that was ahead, has its own rows in the feed, from the first on, and none of the one before.
+func TestAnotherDaemon(t *testing.T) {
+	for _, c := range []struct {
+		one, two string
+		ahead    bool // sequences of the daemon that was there first
+	}{{"one", "two", false}, {"same", "same", true}} {
+		nsOne, nsTwo := namespace(t), namespace(t)
+		config := func(cluster, ns string) string { return "cluster: {name: " + cluster + "}\n" + configMaps(ns) }
+		var one, two *daemon
+		if c.ahead {
+			two = start(t, config(c.two, nsTwo))
+		}
+		one = start(t, config(c.one, nsOne))
+		if !c.ahead {
+			two = start(t, config(c.two, nsTwo))
+		}
+		target, err := url.Parse(two.base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1}
+		there, leave := context.WithCancel(t.Context())
+		defer leave()
+		front := behind(t, one, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+			if there.Err() != nil {
+				second.ServeHTTP(w, r)
+				return
+			}
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(there, cancel)()
+			pass.ServeHTTP(w, r.WithContext(ctx))
+		})
+		configMap(t, http.MethodPost, nsOne, "of-one", nil)
+		p := open(t, front, "")
+		p.sees(".dot.live", "live")
+		p.sees(".rows", "of-one")
+		p.allow("net::ERR_|Failed to load|502")
+		leave()
+		p.sees(".cluster", c.two)
+		configMap(t, http.MethodPost, nsTwo, "of-two", nil)
+		p.sees(".rows", "of-two")
+		if text := p.text(".rows"); strings.Contains(text, "of-one") {
+			t.Errorf("ahead %t: the feed has changes of the daemon before: %s", c.ahead, text)
+		}
+	}
+}
+
+// TestBeforeItsFirst: an address that names a change from before an object was created says nothing of what is lost.
+func TestBeforeItsFirst(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "app", nil)
+	p := open(t, d, "#/object/configmaps/"+ns+"/app?v=1")
+	p.sees(".versions", "it did not exist before")
+	p.sees(".pane .notice.gap", "it did not exist: this is its first version")
+}
+
+// TestOpenGroup: a group of dead letters that is open stays so when its oldest is gone.
+func TestOpenGroup(t *testing.T) {
+	ns := namespace(t)
+	var n atomic.Int64
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, fmt.Sprintf("request %d is refused", 1000+n.Add(1)), http.StatusUnprocessableEntity)
+	}))
+	t.Cleanup(hook.Close)
+	d := start(t, hooked(ns, hook.URL, "retry: {poisonAttempts: 1}"))
+	configMap(t, http.MethodPost, ns, "one", nil)
+	configMap(t, http.MethodPatch, ns, "one", object{"a": "b"})
+	p := open(t, d, "#/delivery/hook")
+	p.sees(".group", "2 .*422")
+	p.press(".group", "2")
+	p.sees(".letter", "one")
+	resp, err := http.Get(d.base + "/api/v1/deadletters/hook?limit=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var oldest struct{ Items []struct{ Position int } }
+	if err := json.NewDecoder(resp.Body).Decode(&oldest); err != nil || len(oldest.Items) == 0 {
+		t.Fatal(oldest, err)
+	}
+	if err := drop(d, strconv.Itoa(oldest.Items[0].Position-1)); err != nil {
+		t.Fatal(err)
+	}
+	p.sees(".group summary", "1 .*422")
+	if !eval[bool](p, `document.querySelector(".group").open`) {
+		t.Error("the group is closed")
 	}
 }

@@ -232,7 +232,7 @@ const silence = 40_000; // of a stream, which has something every 15 s
 export const connection = signal<"" | "live" | "waiting">("");
 
 export interface Follower {
-  began: (first: boolean) => void; // the stream counts: from now on, or again
+  began: (first: boolean) => void; // the stream counts: from now on, or again. It is the first of a log
   failed: (problem: Problem) => void; // there is no stream; another attempt follows
   frame: (f: Frame, after: number) => void; // of what came after a sequence
   lost: () => void; // of what was asked for, the log has no longer everything
@@ -260,6 +260,7 @@ export function follow(query: Query, to: Follower): () => void {
         for (const part of parts) {
           const first = last === "", after = Number(last), line = (name: string) => part.split("\n").find((l) => l.startsWith(name + ": "))?.slice(name.length + 2) ?? "";
           last = line("id") || last;
+          const another = Number(last) < after; // a log that has not come so far: another one
           if (line("event") === "end") {
             ended = true;
             problem = new Problem(503, (JSON.parse(line("data")) as { reason: string }).reason);
@@ -267,7 +268,7 @@ export function follow(query: Query, to: Follower): () => void {
           }
           if (begun) wait = 500; // not of one that ends at once
           connection.value = "live";
-          if (!begun && last) { begun = true; to.began(first); }
+          if (last && (!begun || another)) { begun = true; to.began(first || another); }
           if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame, after);
           else if (line("event") === "truncated") to.lost();
         }

@@ -1,7 +1,7 @@
 // The page: where the reader is, what holds everywhere, and the keys.
 import { signal, useSignal } from "@preact/signals";
 import { Component, type ComponentChildren, options, render } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { allowed, connection, getStatus, locked, recording, type Status, unlock, useAsked } from "./api";
 import { Between } from "./between";
 import { Config } from "./config";
@@ -95,7 +95,9 @@ class Guarded extends Component<{ children: ComponentChildren }, { error?: Error
 function App() {
   const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
   const status = useAsked<Status>(recording ? "" : "status", {}, 2000, getStatus);
-  const s = status.value, known = s?.store.opening ? undefined : s;
+  const s = status.value, source = useRef({ name: "", n: 0 });
+  if (s && source.current.name !== named(s)) source.current = { name: named(s), n: source.current.n + (source.current.name ? 1 : 0) };
+  const known = s?.store.opening ? undefined : s;
   useEffect(() => { document.title = visible([view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s ? named(s) : recording?.cluster, "watcherd"].filter(Boolean).join(" · ")); });
   if (locked.value) return <><Top /><Locked /></>;
   const body: Partial<Record<string, () => preact.JSX.Element>> = Object.assign(Object.create(null), {
@@ -107,7 +109,7 @@ function App() {
     {status.error && <p class="notice bad" role="alert">{status.error.message}; this page asks again every two seconds.</p>}
     {s?.store.opening && <p class="notice gap" role="status">{opening(s)}</p>}
     {s && (s.store.failed || s.store.paused) && <p class="notice bad" role="alert">New changes are not recorded at the moment: {s.store.failed || s.store.reason}</p>}
-    <main key={view}><Guarded>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</Guarded></main>
+    <main key={view + source.current.n /* what is shown is of one source: another daemon may have come to the address */}><Guarded>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</Guarded></main>
     {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={close}>×</button></h2>
       <dl>{keys.map(([k, what]) => <><dt><kbd>{k}</kbd></dt><dd>{what}</dd></>)}</dl></aside>}
   </>;
@@ -116,9 +118,9 @@ function App() {
 // Every text that is shown becomes a node by itself: most have something that others chose.
 const made = options.vnode;
 options.vnode = (node) => {
-  const text = node as { props: unknown }, named = node.props as { title?: unknown };
+  const text = node as { props: unknown }, named = node.props as Record<string, unknown>;
   if (typeof text.props === "string") text.props = visible(text.props);
-  else if (typeof named.title === "string") named.title = visible(named.title);
+  else for (const name of ["title", "aria-label"]) if (typeof named[name] === "string") named[name] = visible(named[name]);
   made?.(node);
 };
 

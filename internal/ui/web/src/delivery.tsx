@@ -130,7 +130,7 @@ function One({ sink, reload }: { sink: Sink; reload: () => void }) {
     {!page && !letters.error && <Reading />}
     {page && !groups.size && <Empty>{filtered ? page.continue ? "No dead letter that was searched matches." : "No dead letter matches." : `${sink.name} has no dead letters.`}</Empty>}
     {page?.continue ? <p class="quiet">{filtered ? "Newer dead letters were not searched" : `The oldest ${count(page.items.length)} of ${count(sink.deadLetters)}`}; what is done with all is done with the others, too.</p> : null}
-    {[...groups.values()].map((g) => <details class="group" key={g.reason}>
+    {[...groups].map(([key, g]) => <details class="group" key={key}>
       <summary><b>{count(g.letters.length)}</b> <span class="reason">{g.reason}</span></summary>
       <p class="actions left"><Commands onChoose={(what) => prepare(what, { positions: g.letters.map((l) => l.position) }, g.reason)} /></p>
       {g.letters.slice(0, 100).map((l) => <LetterRow key={l.position} base={base} letter={l} />)}

@@ -160,6 +160,8 @@ function useFeed(query: Query, past: boolean, held: boolean) {
         calm = setTimeout(() => refuse(undefined), 1000); // not of one that ends at once
         if (first) {
           counts.value = { total: 0, shown: 0, since: new Date(now()).toISOString() }; // a tab may have been opened in the background
+          set({ rows: [], busy: true }); // there may be those of another log
+          waiting.value = { n: 0, rows: [] };
           void load();
         }
         loaded = true;

@@ -131,7 +131,7 @@ export function ObjectView({ status }: { status?: Status }) {
           {!recording && <a href={link("between", [], { from: about(-1), to: about(60), namespace: within })}>what followed</a>}
           {!recording && <a href={link("config", [], { event: version.sequence })} title="Where the event went, and why">explain</a>}
           <span class="quiet">{tab === "changes" && (old?.time && young?.time ? <>from <Time at={old.time} /> to <Time at={young.time} /></> : <Time at={version.time} />)}</span></div>
-        {found < 0 && !rest && <p class="notice gap">The change that the address names is not recorded any more: this is the oldest one that is.</p>}
+        {found < 0 && !rest && <p class="notice gap">{versions.value!.before === "exact" ? "At the change that the address names, it did not exist: this is its first version." : "The change that the address names is not recorded any more: this is the oldest one that is."}</p>}
         {tab === "changes" ? <Kept of={[version.sequence, before?.sequence, other - at]}>{() => <Changes base={base} newer={young!} older={old} next={other === at + 1} />}</Kept>
           : tab === "yaml" ? <Kept of={[state.value, state.current, state.error]}>{() => <Yaml state={state} />}</Kept>
           : tab === "owned" ? <Owns base={base} version={at > 0 || end ? version : undefined} />
@@ -180,6 +180,9 @@ export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { o
   {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} />{" "}{f.path}</th><td class="old">{f.before !== undefined && <del>{beside(f.before, f.after)}</del>}</td><td class="new">{f.after !== undefined && <ins>{beside(f.after, f.before)}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
+/** Whether a part of a text that begins at an index would begin with a mark of a letter. */
+const within = (text: string, at: number) => /^\p{M}/u.test(text[at] ?? "");
+
 /** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
 export function Unified({ text }: { text: string }) {
   const lines = text.replace(/\n$/, "").split("\n").slice(2), [most, set] = useState(2 * more);
@@ -192,6 +195,8 @@ export function Unified({ text }: { text: string }) {
     let x = 1, y = 0;
     while (x < l.length && l[x] === twin[x]) x++;
     while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;
+    while (x > 1 && (within(l, x) || within(twin, x))) x--;
+    while (y && (within(l, l.length - y) || within(twin, twin.length - y))) y--;
     return <>{l.slice(1, x)}<mark>{l.slice(x, l.length - y)}</mark>{l.slice(l.length - y)}</>;
   };
   return <div class="scroll" tabIndex={0} role="group" aria-label="Difference as YAML"><table class="diff"><tbody>{lines.slice(0, most).map((l, i) => {

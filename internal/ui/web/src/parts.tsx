@@ -99,11 +99,16 @@ export function Rows<T extends object>(props: {
     props.onView?.(items[top], items[Math.min(items.length, Math.ceil((view.top + view.height) / height)) - 1]);
   }, [items, view, height]);
   const first = Math.max(0, Math.floor(view.top / height) - 8), last = Math.min(items.length, Math.ceil((view.top + view.height) / height) + 8);
+  // What has the focus stays an element, also where others move it out of view: a reader who uses the keyboard would be thrown out.
+  const held = box.current?.querySelector<HTMLElement>(".row:focus-within")?.dataset["key"], at = held === undefined ? -1 : items.findIndex((item) => String(props.rowKey(item)) === held);
+  const indices = Array.from({ length: last - first }, (_, i) => first + i);
+  if (at >= 0 && at < first) indices.unshift(at);
+  else if (at >= last) indices.push(at);
   return <div class="rows" ref={box} onScroll={look} tabIndex={0} role="group" aria-label={props.label}>
     <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
-      {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
-        aria-current={first + i === selected ? "true" : undefined} class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
-        onClick={() => props.onSelect(first + i)}><Kept of={[item, calendar()]}>{() => props.row(item)}</Kept></div>)}
+      {indices.map((i) => [i, items[i]!] as const).map(([i, item]) => <div key={props.rowKey(item)} data-key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={i + 1}
+        aria-current={i === selected ? "true" : undefined} class={"row " + props.name(item) + (i === selected ? " selected" : "")} style={{ top: i * height + "px", height: height + "px" }}
+        onClick={() => props.onSelect(i)}><Kept of={[item, calendar()]}>{() => props.row(item)}</Kept></div>)}
     </div>
     {!items.length && <Empty>{props.empty}</Empty>}
   </div>;

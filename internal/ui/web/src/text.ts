@@ -74,13 +74,14 @@ const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
 const scalar = (v: Json): string => typeof v === "bigint" ? String(v) : typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v
   : visible(JSON.stringify(v));
 
-const hidden = /(?![\n\t ])[\p{Cc}\p{Cf}\p{DI}\p{Z}\u2800\ufffe\uffff]/gu;
+const hidden = /(?![\n\t ])[\p{Cc}\p{Cf}\p{DI}\p{Z}\u2800\ufffe\uffff]|(?<=\p{M}{4})\p{M}+|^\p{M}+/gu;
 
-/** A text with escapes, as YAML has them, for what no reader sees, or takes for a blank, and what changes the order in which others are shown. */
-export const visible = (text: string) => text.replace(hidden, (c) => {
+/** A text with escapes, as YAML has them, for what no reader sees, or takes for a blank, what changes the order in which others
+ *  are shown, and marks that have no letter or are more than a letter has in any language: these cover the lines around. */
+export const visible = (text: string) => text.replace(hidden, (found) => [...found].map((c) => {
   const code = c.codePointAt(0)!.toString(16);
   return code.length > 4 ? "\\U" + code.padStart(8, "0") : "\\u" + code.padStart(4, "0");
-});
+}).join(""));
 
 // What a block of YAML has as it is: nothing that is not visible, and no line breaks but the usual one.
 const printable = /^[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\u{10000}-\u{10ffff}]*$/u;
