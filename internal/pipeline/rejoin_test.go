@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
@@ -264,6 +267,57 @@ func TestGapOfAnAbsence(t *testing.T) {
 	if n, err := l.m.Replay(t.Context(), "b", store.ReplayRange{}, nil); n != 0 || err != nil {
 		t.Errorf("%d replayed, %v", n, err)
 	}
+}
+
+// TestGapOfAnAbsenceBehindAWatch takes a sink out while its watch is behind, and puts it back when retention has removed
+// what was recorded then: the gap of the absence begins with the changes that the sink was not given.
+func TestGapOfAnAbsenceBehindAWatch(t *testing.T) {
+	dir := t.TempDir()
+	var now atomic.Int64
+	now.Store(rigTime().UnixNano())
+	opts := store.Options{Now: func() time.Time { return time.Unix(0, now.Load()) }}
+	with := []route.Spec{leadTo("default", "", "a")}
+	known := rigTime().Add(-20 * time.Minute)
+	absent := func(l *life) {
+		st := l.state(nil)
+		st.Store.RetentionMaxBytes = 1
+		if err := l.m.Apply(l.Context(), st); err != nil {
+			l.Fatal(err)
+		}
+	}
+	t.Run("it leaves", func(t *testing.T) {
+		l := lifeOn(t, dir, opts, allServed)
+		cp := ledger.Checkpoint{ResourceVersion: "1", Synced: true, Time: known}
+		if err := ledger.PutMeta(l.Store, ledger.CheckpointMeta("pods#"), ledger.Encode(cp)); err != nil {
+			t.Fatal(err)
+		}
+		l.apply(with)
+		absent(l)
+	})
+	t.Run("it is back", func(t *testing.T) {
+		l := lifeOn(t, dir, opts, allServed)
+		absent(l)
+		for _, s := range l.m.informerList() {
+			l.m.committer.HistoryLost(s.Feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, FromTime: known, ToTime: opts.Now()})
+		}
+		l.put("w", "2")
+		lost := l.Store.LogStats().Last
+		for version := 3; version < 6; version++ { // segments of the log
+			now.Add(int64(2 * time.Minute))
+			l.put("w", fmt.Sprint(version))
+		}
+		defer l.upkeep()()
+		eventually(t, "retention", func() bool { return l.Store.LogStats().First > lost })
+		l.apply(with)
+		given := l.given("a")
+		if len(given) == 0 {
+			t.Fatal("it is given nothing")
+		}
+		last := given[len(given)-1]
+		if last.Gap == nil || last.Gap.Cause != commit.CauseRemoved || !last.Gap.From.Equal(known) || last.Gap.To.Before(rigTime()) {
+			t.Errorf("it is given %q, with the gap %+v, want one from %s", l.queued("a"), last.Gap, known)
+		}
+	})
 }
 
 // TestPutBackOverDamage puts a sink back, for which a part of the log cannot be read: a dead
