@@ -320,6 +320,46 @@ func TestGapOfAnAbsenceBehindAWatch(t *testing.T) {
 	})
 }
 
+// TestPutBackToOtherSelections puts a sink back whose watch selects by other rules now: it is given what was recorded for it
+// meanwhile, whatever it starts from.
+func TestPutBackToOtherSelections(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	for name, now := range map[string]plan.Watch{
+		"by labels of namespaces that are not known": committest.PodWatch(committest.ProdPods),
+		"by other labels": committest.PodWatch(func(w *plan.Watch) {
+			w.Selection.Labels = "app=other"
+			var err error
+			if w.Filter, err = w.Selection.Filter(); err != nil {
+				t.Fatal(err)
+			}
+		}),
+	} {
+		for _, from := range []string{plan.StartLatest, plan.StartEarliest} {
+			t.Run(name+", "+from, func(t *testing.T) {
+				l := newLife(t, t.TempDir())
+				l.apply(both)
+				l.lose()
+				l.put("v", "1")
+				l.apply(one)
+				l.put("w", "2")
+				l.delete("w", "3")
+				st := l.state(both, func(s *plan.Sink) { s.StartFrom = from })
+				st.Watches[0] = now
+				if err := l.m.Apply(t.Context(), st); err != nil {
+					t.Fatal(err)
+				}
+				want := "gap expired, added v 1, added w 2, deleted w 3"
+				if from == plan.StartEarliest {
+					want = "gap expired, added v 1, gap expired again, added w 2, deleted w 3"
+				}
+				if got := strings.Join(l.queued("a"), ", "); got != want {
+					t.Errorf("the sink gets\n%s, want\n%s", got, want)
+				}
+			})
+		}
+	}
+}
+
 // TestPutBackOverDamage puts a sink back, for which a part of the log cannot be read: a dead
 // letter tells of it, as it does to the sinks that were there.
 func TestPutBackOverDamage(t *testing.T) {

@@ -269,15 +269,16 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 }
 
 // filler selects what of the log a sink gets that is new or back: what its routes take, if
-// it starts from the log's beginning, or what it would have been given, had it been there.
+// it starts from the log's beginning, and what it would have been given, had it been there.
 // What it was given before it left is a replay. A fill cannot wait for room, which its sink
 // makes only when it runs: the target that selects from the beginning does with less then.
 func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.Target, error) {
+	missed := sinceLeft(st, sink)
 	if st.Sink(sink).StartFrom != plan.StartEarliest {
-		return orUnreadable(sinceLeft(st, sink)), nil, nil
+		return orUnreadable(missed), nil, nil
 	}
 	if blind := m.unjudged(st); blind != "" {
-		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: it is not given what is selected by them",
+		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: of what is selected by them it is only given what it missed while it was away",
 			"sink", sink, "watch", blind)
 	}
 	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, false)
@@ -285,7 +286,22 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.
 		return nil, nil, err
 	}
 	target.Full = func() bool { return m.store.Health().Paused }
-	return orUnreadable(target.Select), target, nil
+	q, err := m.store.Queue(sink)
+	if err != nil {
+		return nil, nil, ledger.StoreError(err, "queue of sink %s", sink)
+	}
+	if _, back := q.Absence(); !back {
+		return orUnreadable(target.Select), target, nil
+	}
+	return orUnreadable(func(it *store.Item) (store.Selected, bool, error) {
+		chosen, ok, err := target.Select(it)
+		if ok || err != nil {
+			return chosen, ok, err
+		}
+		// The watches, labels and routes of now do not select all that it would have been given.
+		chosen, ok, err = missed(it)
+		return chosen, ok && record.Flags(chosen.Flags)&record.Replay == 0, err
+	}), target, nil
 }
 
 // orUnreadable selects unreadable records too: the queue's reader makes a dead letter of each
@@ -314,6 +330,9 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 		case r.Event.Gap != nil && (r.Event.Gap.Cause == record.CauseRemoved || record.OfHistory(r.Event.Gap.Cause)):
 			return chosen, false, nil // queued for the sink that it is for, or for none
 		case r.Event.Gap != nil:
+			if slices.ContainsFunc(r.Targets, func(t record.Target) bool { return t.Sink == sink }) {
+				chosen.Flags = uint32(record.Replay)
+			}
 			return chosen, tells(st, r, sink), nil
 		case r.Rerecorded:
 			return chosen, false, nil // no event
