@@ -52,6 +52,8 @@ type absence struct {
 	Broken   bool        `json:"broken,omitempty"`   // others did, and are not
 	Reported bool        `json:"reported,omitempty"` // its gap is queued
 
+	// Last is the last record before it left; 0 of one that had not been filled yet.
+	Last uint64 `json:"last,omitempty"`
 	// Behind are the times, by resource, of the first changes that were perhaps not recorded
 	// before it left: their watches were behind, or in an outage.
 	Behind map[string]time.Time `json:"behind,omitempty"`
@@ -93,7 +95,7 @@ func (p routePrints) leave(sink string) absence {
 
 // under is the absence after the routes have become others.
 func (a absence) under(now routePrints) absence {
-	next := absence{Routes: routePrints{}, Broken: a.Broken, Behind: a.Behind}
+	next := absence{Routes: routePrints{}, Broken: a.Broken, Last: a.Last, Behind: a.Behind}
 	for name, r := range a.Routes {
 		if now[name].Matching == r.Matching {
 			next.Routes[name] = r
@@ -149,7 +151,7 @@ func (m *Manager) loadRoutes() (n routeNotes, err error) {
 }
 
 // noteRoutes notes which routes there are from now on, and which sinks nothing is
-// queued for any more.
+// queued for any more. Nothing is appended meanwhile.
 func (m *Manager) noteRoutes(barrier commit.Barrier, next *plan.State) error {
 	now := printRoutes(next)
 	before, err := m.loadRoutes()
@@ -168,15 +170,23 @@ func (m *Manager) noteRoutes(barrier commit.Barrier, next *plan.State) error {
 			}
 			continue
 		}
+		q, err := m.store.Queue(sink)
+		if err != nil {
+			return ledger.StoreError(err, "queue of sink %s", sink)
+		}
+		noted := any(nil)
 		if left {
-			putChanged(b, leftMeta+sink, away, away.under(now))
+			noted, away = away, away.under(now)
 		} else {
 			away = before.adopted.leave(sink).under(now)
 			if away.Behind, err = behind(); err != nil {
 				return err
 			}
-			putChanged(b, leftMeta+sink, nil, away)
 		}
+		if q.Joined() { // also if it was filled, and the process ended before the note was deleted
+			away.Last = m.store.LogStats().Last
+		}
+		putChanged(b, leftMeta+sink, noted, away)
 		leaving = append(leaving, sink)
 	}
 	putChanged(b, routesMeta, before.adopted, now)

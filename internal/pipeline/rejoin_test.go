@@ -360,6 +360,26 @@ func TestPutBackToOtherSelections(t *testing.T) {
 	}
 }
 
+// TestPutBackFromTheStartAgain takes a sink that starts from the beginning of the log out, and puts it back, twice: what it
+// was filled with is a replay, too, and so is what was recorded before it was there.
+func TestPutBackFromTheStartAgain(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	earliest := func(s *plan.Sink) { s.StartFrom = plan.StartEarliest }
+	l := newLife(t, t.TempDir())
+	l.apply(one)
+	l.put("v", "1")
+	l.apply(both, earliest)
+	for _, version := range []string{"2", "3"} {
+		l.apply(one)
+		l.put("v", version)
+		l.apply(both, earliest)
+	}
+	const want = "added v 1, added v 1 again, updated v 2, added v 1 again, updated v 2 again, updated v 3"
+	if got := strings.Join(l.queued("a"), ", "); got != want {
+		t.Errorf("the sink gets\n%s, want\n%s", got, want)
+	}
+}
+
 // TestPutBackOverDamage puts a sink back, for which a part of the log cannot be read: a dead
 // letter tells of it, as it does to the sinks that were there.
 func TestPutBackOverDamage(t *testing.T) {

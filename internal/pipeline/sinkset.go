@@ -270,7 +270,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 
 // filler selects what of the log a sink gets that is new or back: what its routes take, if
 // it starts from the log's beginning, and what it would have been given, had it been there.
-// What it was given before it left is a replay. A fill cannot wait for room, which its sink
+// What was recorded before it left is a replay. A fill cannot wait for room, which its sink
 // makes only when it runs: the target that selects from the beginning does with less then.
 func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.Target, error) {
 	missed := sinceLeft(st, sink)
@@ -286,21 +286,19 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.
 		return nil, nil, err
 	}
 	target.Full = func() bool { return m.store.Health().Paused }
-	q, err := m.store.Queue(sink)
-	if err != nil {
-		return nil, nil, ledger.StoreError(err, "queue of sink %s", sink)
-	}
-	if _, back := q.Absence(); !back {
-		return orUnreadable(target.Select), target, nil
+	var away absence
+	if _, err := m.meta(leftMeta+sink, &away); err != nil {
+		return nil, nil, err
 	}
 	return orUnreadable(func(it *store.Item) (store.Selected, bool, error) {
 		chosen, ok, err := target.Select(it)
-		if ok || err != nil {
+		if ok && it.Sequence <= away.Last {
+			chosen.Flags |= uint32(record.Replay) // it may have been given it, or a later state
+		}
+		if ok || err != nil || away.Last == 0 || it.Sequence <= away.Last {
 			return chosen, ok, err
 		}
-		// The watches, labels and routes of now do not select all that it would have been given.
-		chosen, ok, err = missed(it)
-		return chosen, ok && record.Flags(chosen.Flags)&record.Replay == 0, err
+		return missed(it) // the watches, labels and routes of now do not select all that it would have been given
 	}), target, nil
 }
 
@@ -330,9 +328,6 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 		case r.Event.Gap != nil && (r.Event.Gap.Cause == record.CauseRemoved || record.OfHistory(r.Event.Gap.Cause)):
 			return chosen, false, nil // queued for the sink that it is for, or for none
 		case r.Event.Gap != nil:
-			if slices.ContainsFunc(r.Targets, func(t record.Target) bool { return t.Sink == sink }) {
-				chosen.Flags = uint32(record.Replay)
-			}
 			return chosen, tells(st, r, sink), nil
 		case r.Rerecorded:
 			return chosen, false, nil // no event
