@@ -371,3 +371,31 @@ const CauseConsistencyCheck = "consistencyCheck"
 // CauseRemoved is the cause of the gap that is delivered to a sink that was not configured for
 // a time.
 const CauseRemoved = record.CauseRemoved
+
+// Behind returns times by group and resource. Changes from then on may be recorded only after
+// the barrier, and gaps may begin then; all earlier ones are recorded.
+func (b Barrier) Behind() (map[string]time.Time, error) {
+	behind := map[string]time.Time{}
+	note := func(partition string, from time.Time) {
+		gr, _ := ledger.SplitPartition(partition)
+		if known, ok := behind[gr.String()]; !from.IsZero() && (!ok || from.Before(known)) {
+			behind[gr.String()] = from
+		}
+	}
+	err := b.g.c.ledger.Checkpoints(func(feed string, cp ledger.Checkpoint) error {
+		partition, _ := ledger.SplitFeed(feed)
+		note(partition, cp.Time)
+		for _, gap := range []*dynamicfactory.Gap{cp.Gap, cp.Doubt} {
+			if gap != nil {
+				note(partition, gap.FromTime)
+			}
+		}
+		return nil
+	})
+	for _, of := range b.g.c.unjudged {
+		for partition, u := range of {
+			note(partition, u.FromTime)
+		}
+	}
+	return behind, ledger.IgnoreUnreadable(err)
+}

@@ -450,7 +450,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*co
 			}
 		}
 		if a != nil {
-			if err := m.noteRoutes(a.state); err != nil {
+			if err := m.noteRoutes(b, a.state); err != nil {
 				return err
 			}
 			if a.edits != nil {

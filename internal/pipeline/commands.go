@@ -50,10 +50,14 @@ func unknownSink(st *plan.State, name string) *UnknownError {
 var ErrConfigured = errors.New("it is configured")
 
 // PurgeSink deletes a sink that is not configured any more, with its backlog, its dead
-// letters and what routes hold for it. It fails with [ErrConfigured] if the sink is.
+// letters and what routes hold for it. It fails with [ErrConfigured] if the sink is, and with
+// [ErrNotApplied] while that is not known.
 func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	return m.call(ctx, func(context.Context) error {
-		if st := m.currentState(); st != nil && st.Sink(name) != nil {
+		switch st := m.currentState(); {
+		case st == nil:
+			return ErrNotApplied
+		case st.Sink(name) != nil:
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
 		if err := ledger.DeleteMeta(m.store, pausedMeta+name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
@@ -77,10 +81,10 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	})
 }
 
-// removedSinks are the sinks that the store keeps and that are not configured.
+// removedSinks are the sinks that the store keeps and that are not configured, once a configuration is in force.
 func (m *Manager) removedSinks() []string {
 	st := m.currentState()
-	return slices.DeleteFunc(m.store.Sinks(), func(name string) bool { return st != nil && st.Sink(name) != nil })
+	return slices.DeleteFunc(m.store.Sinks(), func(name string) bool { return st.Sink(name) != nil })
 }
 
 // SkipEvent moves a sink past the event with this sequence, or with 0 past the one

@@ -7,9 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -49,6 +51,21 @@ type absence struct {
 	Routes   routePrints `json:"routes"`
 	Broken   bool        `json:"broken,omitempty"`   // others did, and are not
 	Reported bool        `json:"reported,omitempty"` // its gap is queued
+
+	// Last is the last record before it left; 0 of one that had not been filled yet.
+	Last uint64 `json:"last,omitempty"`
+	// Behind are the times, by resource, of the first changes that were perhaps not recorded
+	// before it left: their watches were behind, or in an outage.
+	Behind map[string]time.Time `json:"behind,omitempty"`
+}
+
+// since is when the gap of the absence begins for a resource, if the sink left at left.
+func (a *absence) since(r event.Resource, left time.Time) time.Time {
+	gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
+	if behind, ok := a.Behind[gr.String()]; ok && behind.Before(left) {
+		return behind
+	}
+	return left
 }
 
 // printRoutes are those of a state. Without sinks the history has every change, if all
@@ -78,7 +95,7 @@ func (p routePrints) leave(sink string) absence {
 
 // under is the absence after the routes have become others.
 func (a absence) under(now routePrints) absence {
-	next := absence{Routes: routePrints{}, Broken: a.Broken}
+	next := absence{Routes: routePrints{}, Broken: a.Broken, Last: a.Last, Behind: a.Behind}
 	for name, r := range a.Routes {
 		if now[name].Matching == r.Matching {
 			next.Routes[name] = r
@@ -135,7 +152,7 @@ func (m *Manager) loadRoutes() (n routeNotes, err error) {
 
 // noteRoutes notes which routes there are from now on, and which sinks nothing is
 // queued for any more. Nothing is appended meanwhile.
-func (m *Manager) noteRoutes(next *plan.State) error {
+func (m *Manager) noteRoutes(barrier commit.Barrier, next *plan.State) error {
 	now := printRoutes(next)
 	before, err := m.loadRoutes()
 	if err != nil {
@@ -144,6 +161,7 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	var leaving []string
+	behind := sync.OnceValues(barrier.Behind)
 	for _, sink := range m.store.Sinks() {
 		away, left := before.left[sink]
 		if next.Sink(sink) != nil {
@@ -152,11 +170,23 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 			}
 			continue
 		}
-		if left {
-			putChanged(b, leftMeta+sink, away, away.under(now))
-		} else {
-			putChanged(b, leftMeta+sink, nil, before.adopted.leave(sink).under(now))
+		q, err := m.store.Queue(sink)
+		if err != nil {
+			return ledger.StoreError(err, "queue of sink %s", sink)
 		}
+		noted := any(nil)
+		if left {
+			noted, away = away, away.under(now)
+		} else {
+			away = before.adopted.leave(sink).under(now)
+			if away.Behind, err = behind(); err != nil {
+				return err
+			}
+		}
+		if q.Joined() { // also if it was filled, and the process ended before the note was deleted
+			away.Last = m.store.LogStats().Last
+		}
+		putChanged(b, leftMeta+sink, noted, away)
 		leaving = append(leaving, sink)
 	}
 	putChanged(b, routesMeta, before.adopted, now)
@@ -208,7 +238,7 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 			m.log.Info("sink is back: resuming its backlog and what was recorded meanwhile", "sink", name, "since", a.Since)
 			continue
 		}
-		m.log.Warn("sink is back, and not everything was recorded meanwhile: reporting a gap to it", "sink", name, "from", a.Since, "to", to)
+		m.log.Warn("sink is back, and not everything was recorded meanwhile: reporting a gap to it", "sink", name, "since", a.Since, "to", to)
 		away.Reported = true
 		if err := m.reportAbsence(next, d, name, away, a.Since, to); err != nil {
 			return err
@@ -219,7 +249,7 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 
 // reportAbsence queues a gap for every resource and watch that a route leads to the sink, also
 // for what is recorded of resources that are not served, or not known yet.
-func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away absence, from, to time.Time) error {
+func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away absence, left, to time.Time) error {
 	feeds := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
 	for _, p := range m.store.Partitions() {
 		if slices.ContainsFunc(feeds, func(s *commit.Feed) bool { return s.Partition == p }) {
@@ -236,10 +266,11 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 	defer b.Discard()
 	b.PutMeta(leftMeta+sink, ledger.Encode(away))
 	at := m.cfg.Now()
-	// After a return that was interrupted, the next gap begins at the same time, and ends later.
-	span := from.UTC().Format(time.RFC3339Nano) + "/" + to.UTC().Format(time.RFC3339Nano)
 	reported := map[string]bool{} // by ID: a feed may have a watch once for each namespace
 	for _, s := range feeds {
+		from := away.since(s.Resource, left)
+		// After a return that was interrupted, the next gap begins at the same time, and ends later.
+		span := from.UTC().Format(time.RFC3339Nano) + "/" + to.UTC().Format(time.RFC3339Nano)
 		for _, h := range s.Watches() {
 			if !slices.Contains(next.Router.Sinks(nil, h.Watch.Name, s.Resource), sink) {
 				continue

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
@@ -263,6 +266,117 @@ func TestGapOfAnAbsence(t *testing.T) {
 	// Replaying the log tells the gap to nobody else.
 	if n, err := l.m.Replay(t.Context(), "b", store.ReplayRange{}, nil); n != 0 || err != nil {
 		t.Errorf("%d replayed, %v", n, err)
+	}
+}
+
+// TestGapOfAnAbsenceBehindAWatch takes a sink out while its watch is behind, and puts it back when retention has removed
+// what was recorded then: the gap of the absence begins with the changes that the sink was not given.
+func TestGapOfAnAbsenceBehindAWatch(t *testing.T) {
+	dir := t.TempDir()
+	var now atomic.Int64
+	now.Store(rigTime().UnixNano())
+	opts := store.Options{Now: func() time.Time { return time.Unix(0, now.Load()) }}
+	with := []route.Spec{leadTo("default", "", "a")}
+	known := rigTime().Add(-20 * time.Minute)
+	absent := func(l *life) {
+		st := l.state(nil)
+		st.Store.RetentionMaxBytes = 1
+		if err := l.m.Apply(l.Context(), st); err != nil {
+			l.Fatal(err)
+		}
+	}
+	t.Run("it leaves", func(t *testing.T) {
+		l := lifeOn(t, dir, opts, allServed)
+		cp := ledger.Checkpoint{ResourceVersion: "1", Synced: true, Time: known}
+		if err := ledger.PutMeta(l.Store, ledger.CheckpointMeta("pods#"), ledger.Encode(cp)); err != nil {
+			t.Fatal(err)
+		}
+		l.apply(with)
+		absent(l)
+	})
+	t.Run("it is back", func(t *testing.T) {
+		l := lifeOn(t, dir, opts, allServed)
+		absent(l)
+		for _, s := range l.m.informerList() {
+			l.m.committer.HistoryLost(s.Feed, dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, FromTime: known, ToTime: opts.Now()})
+		}
+		l.put("w", "2")
+		lost := l.Store.LogStats().Last
+		for version := 3; version < 6; version++ { // segments of the log
+			now.Add(int64(2 * time.Minute))
+			l.put("w", fmt.Sprint(version))
+		}
+		defer l.upkeep()()
+		eventually(t, "retention", func() bool { return l.Store.LogStats().First > lost })
+		l.apply(with)
+		given := l.given("a")
+		if len(given) == 0 {
+			t.Fatal("it is given nothing")
+		}
+		last := given[len(given)-1]
+		if last.Gap == nil || last.Gap.Cause != commit.CauseRemoved || !last.Gap.From.Equal(known) || last.Gap.To.Before(rigTime()) {
+			t.Errorf("it is given %q, with the gap %+v, want one from %s", l.queued("a"), last.Gap, known)
+		}
+	})
+}
+
+// TestPutBackToOtherSelections puts a sink back whose watch selects by other rules now: it is given what was recorded for it
+// meanwhile, whatever it starts from.
+func TestPutBackToOtherSelections(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	for name, now := range map[string]plan.Watch{
+		"by labels of namespaces that are not known": committest.PodWatch(committest.ProdPods),
+		"by other labels": committest.PodWatch(func(w *plan.Watch) {
+			w.Selection.Labels = "app=other"
+			var err error
+			if w.Filter, err = w.Selection.Filter(); err != nil {
+				t.Fatal(err)
+			}
+		}),
+	} {
+		for _, from := range []string{plan.StartLatest, plan.StartEarliest} {
+			t.Run(name+", "+from, func(t *testing.T) {
+				l := newLife(t, t.TempDir())
+				l.apply(both)
+				l.lose()
+				l.put("v", "1")
+				l.apply(one)
+				l.put("w", "2")
+				l.delete("w", "3")
+				st := l.state(both, func(s *plan.Sink) { s.StartFrom = from })
+				st.Watches[0] = now
+				if err := l.m.Apply(t.Context(), st); err != nil {
+					t.Fatal(err)
+				}
+				want := "gap expired, added v 1, added w 2, deleted w 3"
+				if from == plan.StartEarliest {
+					want = "gap expired, added v 1, gap expired again, added w 2, deleted w 3"
+				}
+				if got := strings.Join(l.queued("a"), ", "); got != want {
+					t.Errorf("the sink gets\n%s, want\n%s", got, want)
+				}
+			})
+		}
+	}
+}
+
+// TestPutBackFromTheStartAgain takes a sink that starts from the beginning of the log out, and puts it back, twice: what it
+// was filled with is a replay, too, and so is what was recorded before it was there.
+func TestPutBackFromTheStartAgain(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	earliest := func(s *plan.Sink) { s.StartFrom = plan.StartEarliest }
+	l := newLife(t, t.TempDir())
+	l.apply(one)
+	l.put("v", "1")
+	l.apply(both, earliest)
+	for _, version := range []string{"2", "3"} {
+		l.apply(one)
+		l.put("v", version)
+		l.apply(both, earliest)
+	}
+	const want = "added v 1, added v 1 again, updated v 2, added v 1 again, updated v 2 again, updated v 3"
+	if got := strings.Join(l.queued("a"), ", "); got != want {
+		t.Errorf("the sink gets\n%s, want\n%s", got, want)
 	}
 }
 

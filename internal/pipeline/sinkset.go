@@ -269,15 +269,16 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 }
 
 // filler selects what of the log a sink gets that is new or back: what its routes take, if
-// it starts from the log's beginning, or what it would have been given, had it been there.
-// What it was given before it left is a replay. A fill cannot wait for room, which its sink
+// it starts from the log's beginning, and what it would have been given, had it been there.
+// What was recorded before it left is a replay. A fill cannot wait for room, which its sink
 // makes only when it runs: the target that selects from the beginning does with less then.
 func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.Target, error) {
+	missed := sinceLeft(st, sink)
 	if st.Sink(sink).StartFrom != plan.StartEarliest {
-		return orUnreadable(sinceLeft(st, sink)), nil, nil
+		return orUnreadable(missed), nil, nil
 	}
 	if blind := m.unjudged(st); blind != "" {
-		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: it is not given what is selected by them",
+		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: of what is selected by them it is only given what it missed while it was away",
 			"sink", sink, "watch", blind)
 	}
 	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, false)
@@ -285,7 +286,20 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.
 		return nil, nil, err
 	}
 	target.Full = func() bool { return m.store.Health().Paused }
-	return orUnreadable(target.Select), target, nil
+	var away absence
+	if _, err := m.meta(leftMeta+sink, &away); err != nil {
+		return nil, nil, err
+	}
+	return orUnreadable(func(it *store.Item) (store.Selected, bool, error) {
+		chosen, ok, err := target.Select(it)
+		if ok && it.Sequence <= away.Last {
+			chosen.Flags |= uint32(record.Replay) // it may have been given it, or a later state
+		}
+		if ok || err != nil || away.Last == 0 || it.Sequence <= away.Last {
+			return chosen, ok, err
+		}
+		return missed(it) // the watches, labels and routes of now do not select all that it would have been given
+	}), target, nil
 }
 
 // orUnreadable selects unreadable records too: the queue's reader makes a dead letter of each

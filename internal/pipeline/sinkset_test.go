@@ -317,6 +317,27 @@ func TestPauseSink(t *testing.T) {
 	}
 }
 
+// TestPurgeBeforeTheFirstState purges a sink before a configuration is in force, as while a start waits for the API server:
+// the sink may be configured, and its backlog stays.
+func TestPurgeBeforeTheFirstState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	routes := []route.Spec{leadTo("r", "", "a")}
+	t.Run("record", func(t *testing.T) {
+		l := newLife(t, dir)
+		l.apply(routes)
+		l.put("v", "1")
+	})
+	l := newLife(t, dir)
+	if err := l.m.PurgeSink(t.Context(), "a"); !errors.Is(err, ErrNotApplied) {
+		t.Errorf("the purge: %v", err)
+	}
+	l.apply(routes)
+	if got := strings.Join(l.queued("a"), ", "); got != "added v 1" {
+		t.Errorf("the sink has %q", got)
+	}
+}
+
 // TestSinceLeft selects what of the log a sink gets that is back.
 func TestSinceLeft(t *testing.T) {
 	t.Parallel()

@@ -191,6 +191,13 @@ func (q *Queue) Filling() bool {
 	return q.filling.Load()
 }
 
+// Joined reports whether records are queued for the sink: it has not left, and is not Filling.
+func (q *Queue) Joined() bool {
+	q.s.sinks.ensuring.Lock()
+	defer q.s.sinks.ensuring.Unlock()
+	return q.member.state == memberJoined
+}
+
 // Fill queues, for a sink that is Filling, the records that selected accepts, with its
 // flags, and returns their number. It begins at the start of the log, or where the sink
 // left, and stops at the present end; the next Fill continues from there. Call it once

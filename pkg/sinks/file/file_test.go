@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/waittest"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -32,12 +33,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type tree struct {
 	t    *testing.T
 	dir  string
-	logs *bytes.Buffer
+	logs *testkit.Log
 	log  *slog.Logger // to logs, of all sinks together
 }
 
 func newTree(t *testing.T) *tree {
-	logs := &bytes.Buffer{}
+	logs := &testkit.Log{}
 	return &tree{t: t, dir: t.TempDir(), logs: logs, log: slog.New(slog.NewTextHandler(logs, nil))}
 }
 
