@@ -236,7 +236,7 @@ func (r *Reader) look() (known, error) {
 		}
 		return row.Type == event.Gap
 	}
-	err := r.rows(context.Background(), k.seen+1, stats.Last, false, "", keep, func(row *headline.Row) error {
+	err := r.allRows(k.seen+1, stats.Last, "", keep, func(row *headline.Row) error {
 		g := gap{sequence: row.Sequence, at: row.Time(), data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time()}}
 		rec, err := r.read(row.Sequence)
 		if err != nil {
@@ -313,10 +313,19 @@ const newest = math.MaxUint64
 // newest on, that keep selects, which may see others, until the context ends. Of blocks without the text there may be
 // none. A row is valid during the call only, and so are its texts.
 func (r *Reader) rows(ctx context.Context, from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	return r.scan(func() error { return stop(ctx) }, from, to, newestFirst, text, keep, f)
+}
+
+// allRows is rows from the oldest on, without an end before the last.
+func (r *Reader) allRows(from, to uint64, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	return r.scan(func() error { return nil }, from, to, false, text, keep, f)
+}
+
+func (r *Reader) scan(stop func() error, from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
 	var in headline.Reader
 	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
-		if err := stop(ctx); err != nil {
+		if err := stop(); err != nil {
 			return err
 		}
 		list = list[:0]
@@ -350,7 +359,7 @@ func malformed(err error) error {
 // Headlines calls f with the headlines of the records after a sequence, in order, until f returns
 // false. A row is valid during the call only. The error wraps store.ErrUnreadable for headlines that are damaged.
 func (r *Reader) Headlines(after uint64, f func(*headline.Row) bool) error {
-	err := r.rows(context.Background(), after+1, r.store.LogStats().Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
+	err := r.allRows(after+1, r.store.LogStats().Last, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 		if !f(row) {
 			return errEnough
 		}
@@ -423,7 +432,7 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 		return known.first, known.at, nil
 	}
 	at = never
-	err = r.rows(context.Background(), stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
+	err = r.allRows(stats.First, stats.Last, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 		if t := row.Time().Add(disorder); at.Equal(never) || t.After(at) {
 			at = t
 		}
@@ -784,7 +793,7 @@ func (r *Reader) Resources() ([]Known, error) {
 		found[of] = k
 	}
 	stats := r.store.LogStats()
-	err := r.rows(context.Background(), stats.First, stats.Last, false, "", func(row *headline.Row) bool { return row.Type != event.Gap }, func(row *headline.Row) error {
+	err := r.allRows(stats.First, stats.Last, "", func(row *headline.Row) bool { return row.Type != event.Gap }, func(row *headline.Row) error {
 		add(Known{row.Resource, row.Namespace != ""})
 		return nil
 	})

@@ -209,7 +209,7 @@ func (r *Reader) version(o *Object, sequence uint64) (*stored, error) {
 		return nil, nil //nolint:nilnil // as it states
 	}
 	found := false
-	err = r.rows(context.Background(), sequence, sequence, false, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
+	err = r.allRows(sequence, sequence, o.Name, func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }, func(*headline.Row) error {
 		found = true
 		return nil
 	})
