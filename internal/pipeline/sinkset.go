@@ -278,7 +278,7 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.
 		return orUnreadable(missed), nil, nil
 	}
 	if blind := m.unjudged(st); blind != "" {
-		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: of what is selected by them it is only given what it missed while it was away",
+		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: of what is selected by them it is only given what it missed since it left",
 			"sink", sink, "watch", blind)
 	}
 	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, false)

@@ -1192,8 +1192,10 @@ func TestLateFirstPage(t *testing.T) {
 	d := start(t, configMaps(ns))
 	configMap(t, http.MethodPost, ns, "app", nil)
 	row := func(sequence int) object {
-		return object{"sequence": sequence, "time": time.Now().UTC(), "type": "updated", "namespace": ns, "name": fmt.Sprint("n-", sequence),
-			"resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"}}
+		return object{
+			"sequence": sequence, "time": time.Now().UTC(), "type": "updated", "namespace": ns, "name": fmt.Sprint("n-", sequence),
+			"resource": object{"version": "v1", "resource": "configmaps", "kind": "ConfigMap"},
+		}
 	}
 	first, asked := make(chan struct{}), make(chan string, 10)
 	answered := make(chan struct{})
@@ -1304,7 +1306,7 @@ func TestAnotherDaemon(t *testing.T) {
 			ctx, cancel := context.WithCancel(r.Context())
 			defer cancel()
 			defer context.AfterFunc(there, cancel)()
-			pass.ServeHTTP(w, r.WithContext(ctx))
+			pass.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // it is made of that of the request
 		})
 		configMap(t, http.MethodPost, nsOne, "of-one", nil)
 		p := open(t, front, "")
