@@ -30,7 +30,7 @@ func TestAddresses(t *testing.T) {
 		"#/__proto__":                            "There is no view __proto__",
 		"#/%3Cimg%20src=x%20onerror=alert(1)%3E": "There is no view <img",
 		"#/object/configmaps/" + ns + "/app?tab=evil&v=x&w=-1": "created",
-		"#/object/configmaps/" + ns + "/app?v=1":               "not recorded any more",
+		"#/object/configmaps/" + ns + "/app?v=1":               "it did not exist: this is its first version",
 		"#/object/configmaps/" + ns + "/app?w=1":               "is not known: it is not recorded",
 		"#/object/configmaps/" + ns + "/app?end=soon":          "neither how long ago",
 		"#/object/nothing/-/x":                                 "does not serve",
