@@ -706,11 +706,18 @@ func TestSelectionChangedWhileAway(t *testing.T) {
 				for range 2 {
 					l.apply(l.state(tc.after...))
 					l.caughtUp()
-					h := l.log()
-					delete(h, "marker")
-					if diff := cmp.Diff(tc.want, h); diff != "" {
-						t.Errorf("events (-want +got):\n%s", diff)
-					}
+					var diff string
+					t.Cleanup(func() {
+						if diff != "" {
+							t.Logf("events (-want +got):\n%s", diff)
+						}
+					})
+					eventually(t, "the snapshot of a watch that is new is done, too", func() bool {
+						h := l.log()
+						delete(h, "marker")
+						diff = cmp.Diff(tc.want, h)
+						return diff == ""
+					})
 				}
 			})
 		}
