@@ -2,7 +2,6 @@ package atapi
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,17 +32,6 @@ const (
 	writeTimeout = 30 * time.Second
 	listTimeout  = 10 * time.Minute
 )
-
-// position is where a list is continued: in the state of a time, after an object.
-type position struct {
-	At    time.Time `json:"at"`
-	After string    `json:"after"`
-}
-
-func (p position) token() string {
-	b, _ := json.Marshal(p) //nolint:errchkjson // a time and a text
-	return base64.RawURLEncoding.EncodeToString(b)
-}
 
 // selection is which objects a list is asked for.
 type selection struct {
@@ -121,9 +109,8 @@ func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 		sel.limit = math.MaxInt
 	}
 	if token := q.Get("continue"); token != "" {
-		var p position
-		b, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.IsZero() || p.At.After(time.Now()) {
+		p, err := history.ParseListPlace(token, time.Now())
+		if err != nil {
 			return sel, apierrors.NewBadRequest("continue is not what an earlier page gave")
 		}
 		r.at, sel.after = p.At, p.After
@@ -183,7 +170,7 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 	}
 	var meta metav1.ListMeta
 	if next != "" {
-		meta.Continue = position{r.at, next}.token()
+		meta.Continue = history.ListPlace{At: r.at, After: next}.Token()
 	}
 	return out.finish(meta, err)
 }

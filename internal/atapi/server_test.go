@@ -209,7 +209,7 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/namespaces/ns/pods?limit=0":    {`"name":"c"`},
 		"/api/v1/namespaces/ns/pods?limit=-1":   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?continue=x": {`"code":400`},
-		"/api/v1/namespaces/ns/pods?continue=" + position{After: "a"}.token():            {`"code":400`},
+		"/api/v1/namespaces/ns/pods?continue=" + history.ListPlace{After: "a"}.Token():   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=a=(":                                   {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=" + strings.Repeat("!a,", 5000) + "!a": {`"code":400`, "100 terms"},
 		"/api/v1/pods?fieldSelector=" + strings.Repeat("metadata.name!=a,", 500):         {`"code":400`, "100 terms"},
@@ -366,7 +366,7 @@ func TestPagesHaveOneTime(t *testing.T) {
 		if next = list.Metadata.Continue; next == "" {
 			break
 		}
-		var at position
+		var at history.ListPlace
 		if raw, err := base64.RawURLEncoding.DecodeString(next); err != nil || json.Unmarshal(raw, &at) != nil {
 			t.Fatal(next, err)
 		}

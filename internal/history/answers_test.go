@@ -1054,7 +1054,7 @@ func TestPagesOfOneTime(t *testing.T) {
 		w.must(err)
 		for what, tc := range map[string]struct{ namespace, token string }{
 			"no place": {"", "ns/a"}, "a version": {"", token(versions.Items[0].Sequence)}, "another list": {"few", after},
-			"the future": {"", listPlace{At: w.now().Add(time.Hour), After: "ns/a"}.token()},
+			"the future": {"", ListPlace{At: w.now().Add(time.Hour), After: "ns/a"}.Token()},
 		} {
 			if list, err := w.r.ListAt(t.Context(), Objects{Resource: pods, Namespace: tc.namespace}, later, tc.token, 1); !errors.Is(err, ErrContinue) {
 				t.Errorf("%s: %v, %+v", what, err, list)

@@ -3,13 +3,37 @@ package history
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
+
+// ListPlace is where a list of objects is continued: in the state of a time, after an object.
+type ListPlace struct {
+	At    time.Time `json:"at"`
+	After string    `json:"after"`
+}
+
+// Token is the place as a page gives it.
+func (p ListPlace) Token() string {
+	b, _ := json.Marshal(p) //nolint:errchkjson // a time and a text
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// ParseListPlace reads a token. ErrContinue: no page has given it by now.
+func ParseListPlace(token string, now time.Time) (p ListPlace, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.IsZero() || p.At.After(now) {
+		return p, ErrContinue
+	}
+	return p, nil
+}
 
 // maxPlace is how much of a name the place to continue a list at has: a Role has a name of any length, and a request has a bound.
 const maxPlace = 1 << 10

@@ -3,7 +3,6 @@ package history
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"math"
@@ -661,34 +660,15 @@ type List struct {
 	Unread []Unread `json:"unread,omitempty"` // before the time: the states are those before it
 }
 
-// listPlace is where a list continues: with the states of a time, after an object.
-type listPlace struct {
-	At    time.Time `json:"at"`
-	After string    `json:"after"`
-}
-
-func (p listPlace) token() string {
-	b, _ := json.Marshal(p) //nolint:errchkjson // a time and a text
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// listPlaceOf is the place in a list that an earlier page gave.
-func (r *Reader) listPlaceOf(token string, all *Objects) (p listPlace, err error) {
-	b, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || json.Unmarshal(b, &p) != nil || p.At.IsZero() || p.At.After(r.now()) || !strings.Contains(p.After, "/") || all.Namespace != "" && !strings.HasPrefix(p.After, ledger.Key(all.Namespace, "")) {
-		return p, ErrContinue
-	}
-	return p, nil
-}
-
 // ListAt returns objects at a time, at most limit of them, or those that follow on an earlier page, of whose time they are then.
 func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, page string, limit int) (List, error) {
 	list := List{Items: []State{}}
-	place, size := listPlace{At: t}, 0
+	place, size := ListPlace{At: t}, 0
 	var err error
 	if page != "" {
-		if place, err = r.listPlaceOf(page, &all); err != nil {
-			return list, err
+		place, err = ParseListPlace(page, r.now())
+		if err != nil || !strings.Contains(place.After, "/") || all.Namespace != "" && !strings.HasPrefix(place.After, ledger.Key(all.Namespace, "")) {
+			return list, ErrContinue
 		}
 	}
 	if list.Unread, err = r.unread(&all.Resource, all.Namespace, "", place.At); err != nil {
@@ -700,7 +680,7 @@ func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, page stri
 		return size <= pageBytes
 	})
 	if place.After != "" {
-		list.Continue = place.token()
+		list.Continue = place.Token()
 	}
 	return list, err
 }
