@@ -57,6 +57,7 @@ const faultsCRD = "gadgets.faults.example.com"
 // status, in readyz, in a metric, in an alert and in one line of the log, and
 // nothing is left of it when it is over.
 func TestFaultsShow(t *testing.T) {
+	testcluster.Tool(t, "promtool") // made here: a fault that outlasts its minutes would be logged again
 	n := newNight(t)
 	n.start()
 	n.well()
