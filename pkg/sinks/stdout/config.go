@@ -9,7 +9,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
 // Pretty defines when to write the form for people instead of JSON.
@@ -80,7 +79,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if o.Stdout == nil {
 		return nil, errors.New("no standard output to write to")
 	}
-	s := &sink{out: o.Stdout, io: solo.New(), encode: o.Format.AppendLine}
+	s := &sink{output: share(o.Stdout), encode: o.Format.AppendLine}
 	if c.Pretty == Always || c.Pretty == Auto && pretty.IsTerminal(o.Stdout) {
 		printer := pretty.Printer{Color: pretty.WantsColor(o.Stdout)}
 		s.encode = func(dst []byte, e *event.Event) []byte {

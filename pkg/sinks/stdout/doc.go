@@ -5,7 +5,8 @@
 //
 //   - A batch is one write. Lines of several sinks on one output do not mix.
 //   - When a write ends half-way, the events that were written whole are accepted,
-//     and the torn line is ended before anything else is written.
+//     and the torn line is ended before anything else is written, by this sink, another
+//     on the output, or one that is opened later.
 //   - A reader that stops reading holds up this sink alone, and not its Close. A reader
 //     that closes the pipe pauses this sink.
 //

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"sync"
 	"syscall"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -13,10 +15,54 @@ import (
 )
 
 type sink struct {
-	out    io.Writer
+	*output
+
 	encode func(dst []byte, e *event.Event) []byte
-	io     *solo.Runner // one write at a time; what follows is touched in its turn only
-	torn   bool         // the output ends in the middle of a line
+}
+
+// output is what all sinks on one writer share, also those that come later: each ends the line
+// that another has torn.
+type output struct {
+	out  io.Writer
+	io   *solo.Runner // one write at a time
+	torn bool         // in the turn of io only; the output ends in the middle of a line
+
+	sinks int // guarded by outputs; open ones
+}
+
+// outputs are those with an open sink or a torn line.
+var outputs = struct {
+	sync.Mutex
+
+	of map[io.Writer]*output
+}{of: map[io.Writer]*output{}}
+
+// share returns the output of a writer for one more sink.
+func share(w io.Writer) *output {
+	if !reflect.TypeOf(w).Comparable() { // it cannot be recognized
+		return &output{out: w, io: solo.New()}
+	}
+	outputs.Lock()
+	defer outputs.Unlock()
+	o := outputs.of[w]
+	if o == nil {
+		o = &output{out: w, io: solo.New()}
+		outputs.of[w] = o
+	}
+	o.sinks++
+	return o
+}
+
+// leave is run in the output's turn, when a sink is closed.
+func (o *output) leave() {
+	if !reflect.TypeOf(o.out).Comparable() {
+		return
+	}
+	outputs.Lock()
+	defer outputs.Unlock()
+	if o.sinks--; o.sinks == 0 && !o.torn {
+		delete(outputs.of, o.out)
+	}
 }
 
 var _ sinks.Sink = (*sink)(nil)
@@ -38,15 +84,15 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	return s.io.Do(ctx, func() error { return s.write(buf, ends) })
 }
 
-// write is run in the sink's turn.
-func (s *sink) write(buf []byte, ends []int) error {
-	if s.torn {
-		if _, err := s.out.Write([]byte{'\n'}); err != nil {
+// write is run in the output's turn.
+func (o *output) write(buf []byte, ends []int) error {
+	if o.torn {
+		if _, err := o.out.Write([]byte{'\n'}); err != nil {
 			return failure(err)
 		}
-		s.torn = false
+		o.torn = false
 	}
-	n, err := s.out.Write(buf)
+	n, err := o.out.Write(buf)
 	if err == nil && n == len(buf) {
 		return nil
 	}
@@ -55,11 +101,11 @@ func (s *sink) write(buf []byte, ends []int) error {
 	}
 	err = failure(err)
 	failed := make(map[int]error)
-	s.torn = n > 0
+	o.torn = n > 0
 	for i, end := range ends {
 		switch {
 		case end == n:
-			s.torn = false
+			o.torn = false
 		case end-1 > n: // an event that lacks only its newline will get it
 			failed[i] = err
 		}
@@ -85,7 +131,11 @@ func failure(err error) error {
 // Close waits for a write that outlived its context. Standard output stays open:
 // it belongs to the process.
 func (s *sink) Close(ctx context.Context) error {
-	if err := s.io.Do(ctx, func() error { return nil }); err != nil {
+	err := s.io.Last(ctx, func() error {
+		s.leave()
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("close standard output: %w", err)
 	}
 	return nil

@@ -151,6 +151,40 @@ func TestShortWrite(t *testing.T) {
 	}
 }
 
+// TestShortWriteOfAnotherSink cuts a batch, and another sink on the output writes next: one
+// beside it, or the one that takes its place after a reload.
+func TestShortWriteOfAnotherSink(t *testing.T) {
+	first, other := sinktest.Event(0, 0), sinktest.Event(9, 9)
+	line := sinks.CloudEvents.AppendLine(nil, first)
+	for _, reopened := range []bool{false, true} {
+		for _, cut := range []int{10, len(line) - 1} { // the last one lacks its newline only, and is accepted
+			o := newOutput()
+			s, next := open(t, stdout.NewConfig(), o), sinks.Sink(nil)
+			if !reopened {
+				next = open(t, stdout.NewConfig(), o)
+			}
+			o.fail = func([]byte) (int, error) { return cut, io.ErrShortWrite }
+			want := []string{other.ID}
+			if err := s.Write(t.Context(), []*event.Event{first}); err == nil {
+				want = []string{first.ID, other.ID}
+			}
+			o.fail = nil
+			if reopened {
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				next = open(t, stdout.NewConfig(), o)
+			}
+			if err := next.Write(t.Context(), []*event.Event{other}); err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(t, o.String()); !slices.Equal(got, want) {
+				t.Errorf("reopened %t, cut at %d: lines of %v, want %v:\n%s", reopened, cut, got, want, o)
+			}
+		}
+	}
+}
+
 // TestReaderGone: a pipe without a reader pauses the sink and harms nothing else. The
 // process ignores SIGPIPE for a descriptor that is not its standard output; for that one
 // the program has to.
