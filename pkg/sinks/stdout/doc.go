@@ -7,8 +7,8 @@
 //   - When a write ends half-way, the events that were written whole are accepted,
 //     and the torn line is ended before anything else is written, by this sink, another
 //     on the output, or one that is opened later.
-//   - A reader that stops reading holds up this sink alone, and not its Close. A reader
-//     that closes the pipe pauses this sink.
+//   - A reader that stops reading holds up the sinks on this output alone, and not their
+//     Close. A reader that closes the pipe pauses them.
 //
 // A Go process ends with SIGPIPE when its own standard output or standard error is a
 // closed pipe. A program that runs this sink on os.Stdout calls signal.Notify for SIGPIPE,
